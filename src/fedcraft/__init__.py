@@ -1,0 +1,18 @@
+"""fedcraft: conflict-resolved aggregation for federated training."""
+
+from fedcraft.aggregators import Aggregator, Certificate, Step, aggregator
+from fedcraft.errors import FedcraftError
+from fedcraft.updates import Layout, Updates
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Aggregator",
+    "Certificate",
+    "FedcraftError",
+    "Layout",
+    "Step",
+    "Updates",
+    "__version__",
+    "aggregator",
+]

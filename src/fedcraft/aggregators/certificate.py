@@ -1,0 +1,167 @@
+"""The certificate of a round: what the step did to every client, layer by layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedcraft.aggregators.cohort import Cohort
+from fedcraft.updates import ClientId
+
+__all__ = ["Certificate", "Correction", "certify"]
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What a projecting rule knows beyond its direction (CRAFT, ConFIG)."""
+
+    targets: Tensor  # (Q, m): rho-bar, 0 for inactive rows
+    active: Tensor  # (Q, m) bool
+    rank: Tensor  # (Q,) int
+    norm: Tensor  # (Q,): ||Delta^q||
+    one_sided: bool = False
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Alignment of the step g with every client, by layer (Q rows) and for the whole model.
+
+    ``alignment[q, i]`` is <u_i^q, g^q> with the unit update u_i; ``cosine`` divides by ||g^q||.
+    A client is in conflict when <g_i, g> < 0 (section 3.2). Zero rows have alignment 0.
+    """
+
+    client_ids: tuple[ClientId, ...]
+    layers: tuple[str, ...]
+    alignment: Tensor
+    cosine: Tensor
+    overall_alignment: Tensor
+    overall_cosine: Tensor
+    conflicts_average: Tensor
+    conflicts_reference: Tensor
+    conflicts_after: Tensor
+    overall_conflicts_average: int
+    overall_conflicts_reference: int
+    overall_conflicts_after: int
+    active: Tensor
+    residual: Tensor
+    rank: Tensor
+    correction_norm: Tensor
+    update_norm: float
+    dropped: tuple[ClientId, ...] = ()
+
+    @property
+    def conflict_free(self) -> bool:
+        """True when no client is in conflict with the whole step."""
+        return self.overall_conflicts_after == 0
+
+    def conflicting_clients(self) -> tuple[ClientId, ...]:
+        """Name the clients whose update points against the whole step."""
+        return tuple(
+            client
+            for client, value in zip(self.client_ids, self.overall_alignment.tolist(), strict=True)
+            if value < 0
+        )
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One plain dictionary per layer and one for the whole model, ready for a table."""
+        layers = [self._row(index, name) for index, name in enumerate(self.layers)]
+        return [*layers, self._overall_row()]
+
+    def _row(self, index: int, name: str) -> dict[str, Any]:
+        active = self.active[index]
+        cosine = self.cosine[index][active] if bool(active.any()) else self.cosine[index]
+        return {
+            "layer": name,
+            "min_cosine": float(cosine.min()),
+            "mean_cosine": float(cosine.mean()),
+            "conflicts_average": int(self.conflicts_average[index]),
+            "conflicts_reference": int(self.conflicts_reference[index]),
+            "conflicts_after": int(self.conflicts_after[index]),
+            "residual": float(self.residual[index]),
+            "rank": int(self.rank[index]),
+            "active": int(active.sum()),
+            "correction_norm": float(self.correction_norm[index]),
+        }
+
+    def _overall_row(self) -> dict[str, Any]:
+        return {
+            "layer": "all",
+            "min_cosine": float(self.overall_cosine.min()),
+            "mean_cosine": float(self.overall_cosine.mean()),
+            "conflicts_average": self.overall_conflicts_average,
+            "conflicts_reference": self.overall_conflicts_reference,
+            "conflicts_after": self.overall_conflicts_after,
+            "residual": float(torch.linalg.vector_norm(self.residual)),
+            "rank": int(self.rank.sum()),
+            "active": int(self.active.any(dim=0).sum()),
+            "correction_norm": float(torch.linalg.vector_norm(self.correction_norm)),
+        }
+
+
+def certify(
+    cohort: Cohort,
+    dots: Tensor,
+    square_lengths: Tensor,
+    *,
+    reference_dots: Tensor | None = None,
+    correction: Correction | None = None,
+) -> Certificate:
+    """Build a certificate from <x_i^q, g^q> (Q, m) and ||g^q||^2 (Q,).
+
+    Without a correction (rules that do not project) residual, rank and correction are zero.
+    """
+    layer_norms = cohort.square_norms.sqrt()
+    alignment = _safe_divide(dots, layer_norms)
+    overall = _safe_divide(dots.sum(0), cohort.square_norms.sum(0).sqrt())
+    length = float(square_lengths.sum().sqrt())
+    average = cohort.average_dots()
+    reference = torch.zeros_like(dots) if reference_dots is None else reference_dots
+    plain = correction or _no_correction(layer_norms)
+    return Certificate(
+        client_ids=cohort.client_ids,
+        layers=cohort.layout.names,
+        alignment=alignment,
+        cosine=_safe_divide(alignment, square_lengths.sqrt().unsqueeze(-1)),
+        overall_alignment=overall,
+        overall_cosine=_safe_divide(overall, torch.as_tensor(length, dtype=overall.dtype)),
+        conflicts_average=(average < 0).sum(-1),
+        conflicts_reference=(reference < 0).sum(-1),
+        conflicts_after=(dots < 0).sum(-1),
+        overall_conflicts_average=int((average.sum(0) < 0).sum()),
+        overall_conflicts_reference=int((reference.sum(0) < 0).sum()),
+        overall_conflicts_after=int((dots.sum(0) < 0).sum()),
+        active=plain.active,
+        residual=_residual(alignment, correction),
+        rank=plain.rank,
+        correction_norm=plain.norm,
+        update_norm=length,
+        dropped=cohort.dropped,
+    )
+
+
+def _residual(alignment: Tensor, correction: Correction | None) -> Tensor:
+    if correction is None:
+        return alignment.new_zeros(alignment.shape[0])
+    gap = (alignment - correction.targets) * correction.active
+    if correction.one_sided:
+        gap = gap.clamp(max=0)
+    norms: Tensor = torch.linalg.vector_norm(gap, dim=-1)
+    return norms
+
+
+def _no_correction(layer_norms: Tensor) -> Correction:
+    count = layer_norms.shape[0]
+    return Correction(
+        targets=torch.zeros_like(layer_norms),
+        active=layer_norms > 0,
+        rank=torch.zeros(count, dtype=torch.int64),
+        norm=layer_norms.new_zeros(count),
+    )
+
+
+def _safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
+    safe = torch.where(denominator > 0, denominator, torch.ones_like(denominator))
+    return torch.where(denominator > 0, numerator / safe, torch.zeros_like(numerator))

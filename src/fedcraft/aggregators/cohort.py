@@ -1,0 +1,233 @@
+"""What an aggregation rule sees: one round's checked updates and the products it may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedcraft.errors import InputError, NonFiniteError
+from fedcraft.linalg import block_combine, block_dots, block_grams, block_square_norms
+from fedcraft.updates import ClientId, Layout, Updates, as_layout
+
+__all__ = ["ArrayLike", "Cohort", "RoundInput"]
+
+ArrayLike = Tensor | npt.NDArray[np.floating] | Updates
+Numbers = Sequence[float] | Tensor | npt.NDArray[np.floating] | None
+_DTYPES = (torch.float32, torch.float64)
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The clients that take part, after checks: weights sum to one, every number is finite."""
+
+    matrix: Tensor
+    layout: Layout
+    client_ids: tuple[ClientId, ...]
+    weights: Tensor
+    losses: Tensor | None = None
+    steps: Tensor | None = None
+    client_lr: float | None = None
+    dropped: tuple[ClientId, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Number of clients m."""
+        return self.matrix.shape[0]
+
+    @property
+    def dimension(self) -> int:
+        return self.matrix.shape[1]
+
+    @cached_property
+    def grams(self) -> Tensor:
+        """Gram matrices X_q X_q^T by layer, (Q, m, m) float64, computed once."""
+        return block_grams(self.matrix, self.layout.slices)
+
+    @cached_property
+    def gram(self) -> Tensor:
+        """Gram matrix of whole updates, (m, m) float64."""
+        return self.grams.sum(0)
+
+    @cached_property
+    def square_norms(self) -> Tensor:
+        """||x_i^q||^2, (Q, m) float64; free where the Gram matrices are there already."""
+        if "grams" in self.__dict__:
+            return torch.diagonal(self.grams, dim1=1, dim2=2).clamp(min=0)
+        return block_square_norms(self.matrix, self.layout.slices)
+
+    def dots(self, vector: Tensor) -> Tensor:
+        """<x_i^q, v^q> for every layer and client, (Q, m) float64."""
+        return block_dots(self.matrix, vector, self.layout.slices)
+
+    def average_dots(self) -> Tensor:
+        """<x_i^q, a^q> with a the weighted average, (Q, m) float64."""
+        if "grams" in self.__dict__:
+            return self.grams @ self.weights
+        return self.dots(self.combine(self.weights))
+
+    def combine(
+        self, coefficients: Tensor, base: Tensor | None = None, base_scale: Tensor | None = None
+    ) -> Tensor:
+        """sum_i c_i x_i (+ s b): one row of coefficients for all layers, or (Q, m) by layer."""
+        if coefficients.ndim == 1 and base is None:
+            return torch.mv(self.matrix.T, coefficients.to(self.matrix))
+        rows = coefficients.expand(len(self.layout), -1)
+        return block_combine(self.matrix, rows, self.layout.slices, base, base_scale)
+
+
+@dataclass(frozen=True)
+class RoundInput:
+    """The raw arguments of ``aggregate``, as the caller gave them."""
+
+    updates: ArrayLike
+    weights: Numbers = None
+    layers: object = None
+    client_ids: Sequence[ClientId] | None = None
+    losses: Numbers = None
+    steps: Numbers = None
+    client_lr: float | None = None
+
+    def check(self, *, drop_nonfinite: bool) -> Cohort:
+        """Return the cohort these arguments describe, or say what is wrong with them."""
+        matrix, layers, ids, weights = self._unpack()
+        _check_matrix(matrix)
+        count, dimension = matrix.shape
+        cohort = Cohort(
+            matrix=matrix,
+            layout=as_layout(layers, dimension),
+            client_ids=_client_ids(ids, count),
+            weights=_weights(weights, count),
+            losses=_optional("losses", self.losses, count),
+            steps=_optional("steps", self.steps, count),
+            client_lr=_client_lr(self.client_lr),
+        )
+        return _without_nonfinite(cohort, drop_nonfinite)
+
+    def _unpack(self) -> tuple[Tensor, object, Sequence[ClientId] | None, Numbers]:
+        given = self.updates
+        if not isinstance(given, Updates):
+            return _as_tensor(given), self.layers, self.client_ids, self.weights
+        return (
+            given.matrix,
+            given.layout if self.layers is None else self.layers,
+            given.client_ids if self.client_ids is None else self.client_ids,
+            given.weights if self.weights is None else self.weights,
+        )
+
+
+def _as_tensor(updates: object) -> Tensor:
+    if isinstance(updates, Tensor):
+        return updates.detach()
+    if isinstance(updates, np.ndarray):
+        return torch.from_numpy(np.ascontiguousarray(updates))
+    raise InputError(
+        "updates: expected a torch tensor, a numpy array or fedcraft.Updates, found "
+        f"{type(updates).__name__}"
+    )
+
+
+def _check_matrix(matrix: Tensor) -> None:
+    if matrix.ndim != 2:
+        raise InputError(
+            f"updates: expected a (clients, coordinates) matrix, found shape {tuple(matrix.shape)}"
+        )
+    if matrix.shape[0] == 0:
+        raise InputError("updates: the cohort is empty; at least one client must take part")
+    if matrix.shape[1] == 0:
+        raise InputError("updates: they have no coordinates")
+    if matrix.dtype not in _DTYPES:
+        raise InputError(
+            f"updates: expected float32 or float64, found {matrix.dtype}; cast them first"
+        )
+
+
+def _client_ids(ids: Sequence[ClientId] | None, count: int) -> tuple[ClientId, ...]:
+    if ids is None:
+        return tuple(range(count))
+    plain = tuple(i if isinstance(i, str) else int(i) for i in ids)
+    if len(plain) != count:
+        raise InputError(f"client_ids: expected {count}, one per row, found {len(plain)}")
+    if len(set(plain)) != count:
+        raise InputError("client_ids: they must differ; a client may send one update a round")
+    return plain
+
+
+def _vector(name: str, values: Numbers, count: int) -> Tensor:
+    vector = torch.as_tensor(values, dtype=torch.float64).detach().cpu()
+    if vector.shape != (count,):
+        raise InputError(
+            f"{name}: expected {count} numbers, one per row, found shape {tuple(vector.shape)}"
+        )
+    return vector
+
+
+def _weights(values: Numbers, count: int) -> Tensor:
+    if values is None:
+        return torch.full((count,), 1 / count, dtype=torch.float64)
+    weights = _vector("weights", values, count)
+    if not bool(torch.isfinite(weights).all()):
+        raise NonFiniteError("weights: they hold NaN or Inf; give data sizes >= 0")
+    if bool((weights < 0).any()):
+        raise InputError(f"weights: expected >= 0, found {float(weights.min())}")
+    total = weights.sum()
+    if total == 0:
+        raise InputError("weights: they are all zero; leave them out for equal weights")
+    return weights / total
+
+
+def _optional(name: str, values: Numbers, count: int) -> Tensor | None:
+    return None if values is None else _vector(name, values, count)
+
+
+def _client_lr(value: float | None) -> float | None:
+    if value is None:
+        return None
+    if not np.isfinite(value) or value <= 0:
+        raise InputError(f"client_lr: expected a positive number, found {value}")
+    return float(value)
+
+
+def _finite_rows(cohort: Cohort) -> Tensor:
+    # A row's sum is finite unless an entry is not or the sum overflows: only then look closer.
+    finite = torch.isfinite(cohort.matrix.sum(dim=1)).cpu()
+    for row in torch.nonzero(~finite).flatten().tolist():
+        finite[row] = bool(torch.isfinite(cohort.matrix[row]).all())
+    for values in (cohort.losses, cohort.steps):
+        if values is not None:
+            finite &= torch.isfinite(values)
+    return finite
+
+
+def _without_nonfinite(cohort: Cohort, drop: bool) -> Cohort:
+    finite = _finite_rows(cohort)
+    if bool(finite.all()):
+        return cohort
+    bad = tuple(i for i, ok in zip(cohort.client_ids, finite.tolist(), strict=True) if not ok)
+    if not drop or not bool(finite.any()):
+        raise NonFiniteError(
+            f"updates: NaN or Inf in the update or loss of client(s) {list(bad)}; "
+            "use nonfinite='drop' to leave such clients out of the round"
+        )
+    return _select(cohort, finite, bad)
+
+
+def _select(cohort: Cohort, kept: Tensor, dropped: tuple[ClientId, ...]) -> Cohort:
+    rows = torch.nonzero(kept).flatten()
+    weights = cohort.weights[rows]
+    total = weights.sum()
+    return Cohort(
+        matrix=cohort.matrix[rows.to(cohort.matrix.device)],
+        layout=cohort.layout,
+        client_ids=tuple(cohort.client_ids[i] for i in rows.tolist()),
+        weights=weights / total if total > 0 else torch.full_like(weights, 1 / len(rows)),
+        losses=None if cohort.losses is None else cohort.losses[rows],
+        steps=None if cohort.steps is None else cohort.steps[rows],
+        client_lr=cohort.client_lr,
+        dropped=dropped,
+    )

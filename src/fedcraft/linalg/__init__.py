@@ -1,0 +1,15 @@
+"""Gram matrices by block, pseudo-inverse through the small side, min-norm points, projections."""
+
+from fedcraft.linalg.alignment import TrustedSolve, eigen_solve, singular_solve, trusted_solve
+from fedcraft.linalg.blocks import block_combine, block_dots, block_grams, block_square_norms
+
+__all__ = [
+    "TrustedSolve",
+    "block_combine",
+    "block_dots",
+    "block_grams",
+    "block_square_norms",
+    "eigen_solve",
+    "singular_solve",
+    "trusted_solve",
+]

@@ -1,0 +1,17 @@
+"""``Layout`` (the layers of a flat vector) and ``Updates`` (the m x d matrix with its clients)."""
+
+from fedcraft.updates.buffers import BufferPolicy, merge_buffers
+from fedcraft.updates.layout import Grouping, Layer, Layout, TensorSlot
+from fedcraft.updates.updates import ClientId, Updates, as_layout
+
+__all__ = [
+    "BufferPolicy",
+    "ClientId",
+    "Grouping",
+    "Layer",
+    "Layout",
+    "TensorSlot",
+    "Updates",
+    "as_layout",
+    "merge_buffers",
+]
