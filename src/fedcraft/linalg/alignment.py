@@ -37,6 +37,8 @@ def trusted_solve(kernel: Tensor, target: Tensor, dtype: torch.dtype) -> Trusted
     above the pseudo-inverse's cut-off and the rounding of K moves the answer less than the bound.
     """
     factor, failed = torch.linalg.cholesky_ex(kernel)
+    identity = torch.eye(kernel.shape[-1], dtype=kernel.dtype)
+    factor = torch.where((failed == 0)[:, None, None], factor, identity)
     inverse = torch.cholesky_inverse(factor)
     growth = inverse.abs().sum(-1).amax(-1)
     rounding = torch.finfo(dtype).eps * kernel.shape[-1] ** 0.5 * growth

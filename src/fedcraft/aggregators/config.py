@@ -1,0 +1,95 @@
+"""ConFIG: the conflict-free direction rebuilt from nothing in every round (eq. 4.2)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedcraft.aggregators.base import Aggregator, Outcome
+from fedcraft.aggregators.certificate import Correction
+from fedcraft.aggregators.cohort import Cohort
+from fedcraft.aggregators.projection import project
+from fedcraft.errors import InputError
+from fedcraft.updates import Layout
+
+__all__ = ["ConFIG"]
+
+Meaning = Literal["original", "target", "layerwise"]
+
+
+class ConFIG(Aggregator):
+    """Three rules go by this name; ``meaning`` says which one.
+
+    * ``"layerwise"`` (default): g^q = (U^q)^+ rho for every layer, that is CRAFT with a zero
+      reference; the ablation that the paper's comparison is about.
+    * ``"target"``: g = U^+ rho on the whole vector, the definition of section 4.1.
+    * ``"original"``: v = U^+ w with w = 1 and the length of the original paper,
+      g = (sum_i <g_i, v^>) v^, v^ = v / ||v||, on the whole vector.
+
+    ``weighting`` sets the targets: ``"data"`` sizes, ``"uniform"`` 1/m, or ``"ones"`` (the default
+    of ``"original"``). ``by_layer=True`` applies ``"original"`` to every layer. A zero row's target is
+    lost, not shared out: the pseudo-inverse ignores it. Remembers nothing; cost O(m^2 d + m^3).
+    """
+
+    def __init__(
+        self,
+        *,
+        meaning: Meaning = "layerwise",
+        weighting: Literal["data", "uniform", "ones"] | None = None,
+        by_layer: bool | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        if meaning not in ("original", "target", "layerwise"):
+            raise InputError(
+                f"meaning: expected 'original', 'target' or 'layerwise', found {meaning!r}"
+            )
+        if weighting not in (None, "data", "uniform", "ones"):
+            raise InputError(
+                f"weighting: expected 'data', 'uniform' or 'ones', found {weighting!r}"
+            )
+        self.meaning: Meaning = meaning
+        self.weighting = weighting or ("ones" if meaning == "original" else "data")
+        self.by_layer = meaning == "layerwise" if by_layer is None else by_layer
+
+    def _direction(self, cohort: Cohort) -> Outcome:
+        scope = cohort if self.by_layer else _whole(cohort)
+        nothing = torch.zeros(len(scope.layout), cohort.size, dtype=torch.float64)
+        solution = project(
+            scope, self._targets(cohort), nothing, tau=0.0, eps=0.0, renormalise=False
+        )
+        rows = solution.rows
+        dots = (scope.grams @ rows.unsqueeze(-1)).squeeze(-1)
+        if self.meaning == "original":
+            factor = _projection_length(rows, dots)
+            rows, dots = rows * factor, dots * factor
+        correction = Correction(
+            solution.targets, solution.active, solution.rank, solution.correction_norm
+        )
+        direction = scope.combine(rows)
+        if scope is cohort:
+            return Outcome(direction, dots, None, correction if self._meets_targets else None)
+        return Outcome(direction)
+
+    @property
+    def _meets_targets(self) -> bool:
+        return self.meaning != "original"
+
+    def _targets(self, cohort: Cohort) -> Tensor:
+        if self.weighting == "data":
+            return cohort.weights
+        value = 1.0 if self.weighting == "ones" else 1 / cohort.size
+        return torch.full_like(cohort.weights, value)
+
+
+def _whole(cohort: Cohort) -> Cohort:
+    return Cohort(cohort.matrix, Layout.whole(cohort.dimension), cohort.client_ids, cohort.weights)
+
+
+def _projection_length(rows: Tensor, dots: Tensor) -> Tensor:
+    """(sum_i <g_i, v>) / ||v||^2 by layer, zero where v = 0."""
+    square = (rows * dots).sum(-1, keepdim=True)
+    total = dots.sum(-1, keepdim=True)
+    return torch.where(square > 0, total / torch.where(square > 0, square, 1), 0)

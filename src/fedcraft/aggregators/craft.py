@@ -1,0 +1,175 @@
+"""CRAFT: the step closest to the last one that moves every client forward (section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fedcraft.aggregators.base import Aggregator, Outcome
+from fedcraft.aggregators.certificate import Correction
+from fedcraft.aggregators.cohort import Cohort
+from fedcraft.aggregators.projection import Constraint, Projection, project
+from fedcraft.errors import InputError
+
+__all__ = ["Craft", "Target"]
+
+Target = Literal["data", "uniform"] | Callable[[Cohort], Tensor]
+ReferenceKind = Literal["previous", "none", "moving_average"]
+
+
+class Craft(Aggregator):
+    """Solve, for every layer q, eq. 4.3 in its closed form (eq. 4.7)::
+
+        g^q = r^q + (U^q)^+ (rho - U^q r^q),      r^q = g_{t-1}^q / (||g_{t-1}^q|| + eps)
+
+    with u_i = g_i / (||g_i|| + eps) the rows of U, so that <u_i, g> = rho_i for every client whose
+    update reaches ``tau`` (appendix B.3); r = 0 in the first round. Cost O(m^2 d + Q m^3);
+    remembers one vector.
+
+    * ``constraint``: ``"equal"`` is the paper's U g = rho; ``"at_least"`` asks for U g >= rho and
+      so corrects only those who fall short.
+    * ``reference``: ``"previous"`` step (the paper), ``"none"`` (ConFIG by layer), or the
+      ``"moving_average"`` of unit steps with ``momentum``.
+    * ``target``: rho from ``"data"`` sizes (the paper), ``"uniform"``, or a callable of the cohort.
+    * ``clip``: longest allowed ||g^q||; what it costs shows in the certificate's residual.
+    * ``released_code=True`` does what the authors' code does where it differs: eps = tau = 0, a
+      layer with one usable client takes that client's raw update, one with none stays put.
+    """
+
+    def __init__(
+        self,
+        *,
+        constraint: Constraint = "equal",
+        reference: ReferenceKind = "previous",
+        target: Target = "data",
+        momentum: float = 0.9,
+        tau: float = 1e-6,
+        eps: float = 1e-12,
+        clip: float | None = None,
+        released_code: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        _check_choice("constraint", constraint, ("equal", "at_least"))
+        _check_choice("reference", reference, ("previous", "none", "moving_average"))
+        if not callable(target):
+            _check_choice("target", target, ("data", "uniform"))
+        _check_range("momentum", momentum, 0 <= momentum < 1, "a number in [0, 1)")
+        _check_range("tau", tau, tau >= 0, "a number >= 0")
+        _check_range("eps", eps, eps >= 0, "a number >= 0")
+        _check_range("clip", clip, clip is None or clip > 0, "a positive number or None")
+        self.constraint: Constraint = constraint
+        self.reference: ReferenceKind = reference
+        self.target: Target = target
+        self.momentum = momentum
+        self.tau = 0.0 if released_code else tau
+        self.eps = 0.0 if released_code else eps
+        self.clip = clip
+        self.released_code = released_code
+
+    def _direction(self, cohort: Cohort) -> Outcome:
+        reference = self._recall(cohort)
+        solution = project(
+            cohort,
+            self._targets(cohort),
+            reference.dots,
+            tau=self.tau,
+            eps=self.eps,
+            constraint=self.constraint,
+        )
+        rows, keep = self._special_layers(cohort, solution)
+        scale = reference.scale * keep
+        direction = cohort.combine(rows, reference.vector, scale)
+        dots = (cohort.grams @ rows.unsqueeze(-1)).squeeze(-1) + reference.dots * keep.unsqueeze(-1)
+        lengths = _lengths(cohort, direction)
+        if self.clip is not None:
+            shrink = (self.clip / lengths.clamp(min=1e-300)).clamp(max=1)
+            direction = _scale_layers(cohort, direction, shrink)
+            lengths, dots = lengths * shrink, dots * shrink.unsqueeze(-1)
+        self._remember(cohort, direction, lengths)
+        correction = Correction(
+            solution.targets,
+            solution.active,
+            solution.rank,
+            solution.correction_norm,
+            one_sided=self.constraint == "at_least",
+        )
+        return Outcome(direction, dots, reference.dots, correction)
+
+    def _targets(self, cohort: Cohort) -> Tensor:
+        if self.target == "data":
+            return cohort.weights
+        if self.target == "uniform":
+            return torch.full_like(cohort.weights, 1 / cohort.size)
+        targets = torch.as_tensor(self.target(cohort), dtype=torch.float64)
+        if targets.shape != cohort.weights.shape or not bool((targets >= 0).all()):
+            raise InputError(
+                f"target: expected {cohort.size} finite numbers >= 0 from the callable, "
+                f"found {targets.tolist()}"
+            )
+        return targets
+
+    def _special_layers(self, cohort: Cohort, solution: Projection) -> tuple[Tensor, Tensor]:
+        """Return the rows and the share of the reference where the projection does not apply."""
+        usable = solution.active.sum(-1)
+        keep = (usable > 0).to(torch.float64)
+        if not self.released_code:
+            # Nobody moved this layer measurably: take the plain average, small by definition.
+            return torch.where(usable.unsqueeze(-1) > 0, solution.rows, cohort.weights), keep
+        single = usable == 1
+        raw = solution.active.to(torch.float64)
+        return torch.where(single.unsqueeze(-1), raw, solution.rows), keep * ~single
+
+    def _recall(self, cohort: Cohort) -> _Reference:
+        """Return r by layer as a stored vector and the factors that make its layers unit."""
+        layers = len(cohort.layout)
+        vector = self._memory.get("reference")
+        if vector is None:
+            nothing = torch.zeros(layers, dtype=torch.float64)
+            return _Reference(None, nothing, nothing.unsqueeze(-1).expand(-1, cohort.size))
+        vector = vector.to(cohort.matrix)
+        lengths = _lengths(cohort, vector)
+        scale = torch.where(lengths > 0, 1 / (lengths + self.eps).clamp(min=1e-300), 0)
+        return _Reference(vector, scale, scale.unsqueeze(-1) * cohort.dots(vector))
+
+    def _remember(self, cohort: Cohort, direction: Tensor, lengths: Tensor) -> None:
+        if self.reference == "none":
+            return
+        if self.reference == "moving_average":
+            unit = torch.where(lengths > 0, 1 / (lengths + self.eps).clamp(min=1e-300), 0)
+            direction = _scale_layers(cohort, direction, (1 - self.momentum) * unit)
+            earlier = self._memory.get("reference")
+            if earlier is not None:
+                direction = direction + self.momentum * earlier.to(direction)
+        self._memory = {**self._memory, "reference": direction.clone()}
+
+
+@dataclass(frozen=True)
+class _Reference:
+    vector: Tensor | None
+    scale: Tensor  # (Q,): r^q = scale[q] vector^q
+    dots: Tensor  # (Q, m): <x_i^q, r^q>
+
+
+def _lengths(cohort: Cohort, vector: Tensor) -> Tensor:
+    norms = torch.stack([torch.linalg.vector_norm(vector[s]) for s in cohort.layout.slices])
+    return norms.to("cpu", torch.float64)
+
+
+def _scale_layers(cohort: Cohort, vector: Tensor, factors: Tensor) -> Tensor:
+    parts = zip(cohort.layout.slices, factors.tolist(), strict=True)
+    return torch.cat([vector[block] * factor for block, factor in parts])
+
+
+def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise InputError(f"{name}: expected one of {allowed}, found {value!r}")
+
+
+def _check_range(name: str, value: object, fine: bool, expected: str) -> None:
+    if not fine:
+        raise InputError(f"{name}: expected {expected}, found {value!r}")

@@ -1,0 +1,46 @@
+"""Least distance under one-sided constraints, on the Gram matrix."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from scipy.optimize import nnls
+from torch import Tensor
+
+__all__ = ["at_least_dual"]
+
+_SOFTENING = 1e-10
+
+
+def at_least_dual(kernel: Tensor, gap: Tensor) -> Tensor:
+    """Return lambda >= 0 so that g = r + U^T lambda solves min ||g - r||^2 s.t. U g >= rho.
+
+    With K = U U^T and b = rho - U r the dual is min 1/2 l^T K l - b^T l over l >= 0: a non-negative
+    least squares problem in a Cholesky factor of K. K is softened by a tiny multiple of the
+    identity, so that impossible demands (opposite clients) end in the least violation instead of
+    nowhere; the support found this way is then solved again without it, so the answer is exact
+    wherever the demands can be met.
+    """
+    softened = kernel + _SOFTENING * torch.eye(kernel.shape[0], dtype=kernel.dtype)
+    factor = torch.linalg.cholesky(softened)
+    right = torch.linalg.solve_triangular(factor, gap.unsqueeze(-1), upper=False).squeeze(-1)
+    solution, _ = nnls(factor.T.numpy(), right.numpy(), maxiter=30 * kernel.shape[0])
+    multipliers = torch.from_numpy(np.asarray(solution))
+    return _polish(kernel, gap, multipliers)
+
+
+def _polish(kernel: Tensor, gap: Tensor, softened: Tensor) -> Tensor:
+    """Solve the support's equalities without the softening; keep it only if it is optimal."""
+    support = torch.nonzero(softened > 0).flatten()
+    if len(support) == 0:
+        return softened
+    block = kernel[support][:, support]
+    factor, failed = torch.linalg.cholesky_ex(block)
+    if int(failed):
+        return softened
+    exact = torch.zeros_like(softened)
+    exact[support] = torch.cholesky_solve(gap[support].unsqueeze(-1), factor).squeeze(-1)
+    slack = kernel @ exact - gap
+    tolerance = 1e-9 * (1 + float(gap.abs().max()))
+    optimal = bool((exact >= 0).all()) and bool((slack >= -tolerance).all())
+    return exact if optimal else softened
