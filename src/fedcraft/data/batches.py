@@ -1,0 +1,137 @@
+"""From sample numbers to tensors a network can eat: one gather, one crop, one scaling per epoch.
+
+No Pillow, no DataLoader: a client's epoch is one ``index_select`` in shuffled order, and its
+batches are slices of that.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedcraft.data.dataset import Dataset
+
+__all__ = ["Normalisation", "Tensors", "crop_flip", "prepare"]
+
+_PADDING = 4
+_CHUNK = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Normalisation:
+    """(x / scale - mean) / std, folded into ``x * gain - shift``: two passes instead of three."""
+
+    gain: Tensor
+    shift: Tensor
+
+    @classmethod
+    def of(cls, mean: Sequence[float], std: Sequence[float], scale: float) -> Normalisation:
+        """Fold the three constants, in float64, one pair per channel."""
+        means, stds = np.broadcast_arrays(np.asarray(mean, float), np.asarray(std, float))
+        shape = (means.size, 1, 1) if means.size > 1 else ()
+        gain, shift = 1.0 / (scale * stds), means / stds
+        return cls(*(torch.tensor(v.reshape(shape), dtype=torch.float32) for v in (gain, shift)))
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        return inputs.to(torch.float32).mul_(self.gain).sub_(self.shift)
+
+
+def prepare(
+    inputs: Tensor, mean: Sequence[float], std: Sequence[float], scale: float = 255.0
+) -> Tensor:
+    """Return uint8 ``inputs`` as float32 (x / scale - mean) / std, per channel."""
+    return Normalisation.of(mean, std, scale)(inputs)
+
+
+def crop_flip(images: Tensor, draw: np.random.Generator) -> Tensor:
+    """Crop each image at random after padding it by 4 black pixels, then mirror half of them.
+
+    The whole stack ``(n, c, h, w)`` at once; what is drawn depends on ``draw`` and ``n`` only.
+    """
+    count, channels, height, width = images.shape
+    corners = torch.from_numpy(draw.integers(0, 2 * _PADDING + 1, (2, count, 1, 1)))
+    mirrored = torch.from_numpy(np.flatnonzero(draw.random(count) < 0.5))
+    padded = torch.nn.functional.pad(images, [_PADDING] * 4)
+    tall, wide = padded.shape[2:]
+    # Every run of `width` pixels is a row of one overlapping view, so that all crops are a single
+    # index_select of whole runs: 0.5 microseconds an image, where fancy indexing takes 4.
+    planes = torch.arange(count * channels).view(count, channels, 1) * (tall * wide)
+    starts = planes + (corners[0] + torch.arange(height)) * wide + corners[1]
+    runs = padded.view(-1).unfold(0, width, 1).index_select(0, starts.flatten())
+    crops = runs.view(images.shape)
+    crops[mirrored] = crops[mirrored].flip(-1)
+    return crops
+
+
+@dataclass(frozen=True, eq=False)
+class Tensors:
+    """All samples as two tensors, and the way from sample numbers to a batch.
+
+    ``inputs`` is uint8 and scaled when gathered, or float32 and ready (``normalise`` is then None).
+    Both give the same bits. The tensors may share memory with the data set: read only.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    normalise: Normalisation | None = None
+    augmentation: str = "none"
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def gather(self, rows: NDArray[np.int64] | Tensor) -> tuple[Tensor, Tensor]:
+        """Return the samples ``rows`` as (float32 inputs, labels), in that order, unaugmented."""
+        index = as_tensor(rows)
+        return self._ready(self.inputs.index_select(0, index)), self.labels.index_select(0, index)
+
+    def epoch(
+        self, rows: NDArray[np.int64], draw: np.random.Generator, *, augment: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """Return the samples ``rows`` shuffled and augmented by ``draw``: slice it into batches."""
+        index = torch.from_numpy(draw.permutation(rows))
+        inputs = self.inputs.index_select(0, index)
+        if augment and self.augmentation == "crop-flip":
+            inputs = crop_flip(inputs, draw)
+        return self._ready(inputs), self.labels.index_select(0, index)
+
+    def share_memory(self) -> Tensors:
+        """Move both tensors to shared memory, so that worker processes see them without a copy."""
+        for tensor in (self.inputs, self.labels):
+            tensor.share_memory_()  # type: ignore[no-untyped-call]
+        return self
+
+    def _ready(self, inputs: Tensor) -> Tensor:
+        return inputs if self.normalise is None else self.normalise(inputs)
+
+
+def tensors_of(dataset: Dataset, ahead_mb: float) -> Tensors:
+    """Return the data set as tensors, scaled ahead when the float32 copy fits in ``ahead_mb``.
+
+    Augmented data stay uint8: the padding of a crop is black before it is scaled.
+    """
+    inputs, labels = as_tensor(dataset.inputs), as_tensor(dataset.labels)
+    if inputs.dtype == torch.float32:
+        return Tensors(inputs, labels)
+    normalise = Normalisation.of(dataset.mean, dataset.std, dataset.scale)
+    if dataset.augmentation != "none" or 4 * inputs.numel() > ahead_mb * 2**20:
+        return Tensors(inputs, labels, normalise, dataset.augmentation)
+    ready = torch.empty(inputs.shape, dtype=torch.float32)
+    for start in range(0, len(inputs), _CHUNK):
+        ready[start : start + _CHUNK] = normalise(inputs[start : start + _CHUNK])
+    return Tensors(ready, labels)
+
+
+def as_tensor(array: NDArray[Any] | Tensor) -> Tensor:
+    """Wrap an array without a copy, also a read-only one (torch warns, but nobody writes here)."""
+    if isinstance(array, Tensor):
+        return array
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable.*")
+        return torch.from_numpy(array)

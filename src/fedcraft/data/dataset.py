@@ -1,0 +1,224 @@
+"""A data set as a value: inputs, labels, owners, and how a network wants to see the inputs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedcraft.errors import DataError
+
+__all__ = ["AUGMENTATIONS", "Dataset", "from_arrays", "from_torch"]
+
+AUGMENTATIONS = ("none", "crop-flip")
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Samples in memory (or memory-mapped), never written to.
+
+    ``inputs`` is ``(n, channels, height, width)`` or ``(n, features)``, the layout torch wants, as
+    uint8 or float32. uint8 is shown to a network as ``(x / scale - mean) / std`` per channel;
+    float32 is taken as it is. ``owners`` holds the natural client of each sample as 0, 1, ...,
+    and ``owner_names`` what they are called in the source. ``fingerprint`` is the SHA-256 of the
+    content: two data sets with the same one hold the same samples in the same order.
+    """
+
+    inputs: NDArray[Any]
+    labels: NDArray[np.int64]
+    classes: int
+    name: str = "arrays"
+    owners: NDArray[np.int64] | None = None
+    owner_names: tuple[str, ...] = ()
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    scale: float = 255.0
+    augmentation: str = "none"
+    fingerprint: str = ""
+
+    def __post_init__(self) -> None:
+        _check_inputs(self.inputs)
+        _check_labels(self.labels, len(self.inputs), self.classes)
+        _check_owners(self.owners, len(self.inputs))
+        _check_view(self)
+        if not self.fingerprint:
+            digest = fingerprint_of(self.inputs, self.labels, self.owners)
+            object.__setattr__(self, "fingerprint", digest)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one sample: (channels, height, width) or (features,)."""
+        return tuple(self.inputs.shape[1:])
+
+    def subset(self, rows: NDArray[np.int64]) -> Dataset:
+        """Return a copy of the given samples; their owners are renumbered 0, 1, ... in order."""
+        owners, owner_names = self.owners, self.owner_names
+        if owners is not None:
+            kept, owners = np.unique(owners[rows], return_inverse=True)
+            owner_names = tuple(owner_names[k] for k in kept) if owner_names else ()
+        digest = hashlib.sha256(self.fingerprint.encode() + rows.tobytes()).hexdigest()
+        return replace(
+            self,
+            inputs=self.inputs[rows],
+            labels=self.labels[rows],
+            owners=owners,
+            owner_names=owner_names,
+            fingerprint=digest,
+        )
+
+
+def fingerprint_of(
+    inputs: NDArray[Any], labels: NDArray[np.int64], owners: NDArray[np.int64] | None
+) -> str:
+    """Return the SHA-256 over shapes, types and bytes of the three arrays."""
+    digest = hashlib.sha256()
+    for array in (inputs, labels, owners):
+        if array is not None:
+            digest.update(f"{array.dtype.str}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def from_arrays(
+    inputs: ArrayLike,
+    labels: ArrayLike,
+    owners: ArrayLike | None = None,
+    *,
+    classes: int | None = None,
+    name: str = "arrays",
+    channels_last: bool = False,
+    mean: Sequence[float] = (0.0,),
+    std: Sequence[float] = (1.0,),
+    scale: float = 255.0,
+    augmentation: str = "none",
+) -> Dataset:
+    """Make a data set of your own arrays.
+
+    ``inputs`` may be uint8 (kept, and scaled batch by batch) or any other number type (made
+    float32). ``owners`` may hold any ids, numbers or strings. ``classes`` defaults to the largest
+    label plus one. Images are ``(n, c, h, w)``, or ``(n, h, w, c)`` with ``channels_last=True``.
+
+    >>> data = from_arrays([[0.0, 1.0], [2.0, 3.0]], [0, 1], owners=["ann", "bob"])
+    >>> data.input_shape, data.classes, data.owner_names
+    ((2,), 2, ('ann', 'bob'))
+    """
+    samples = _as_samples(inputs, channels_last)
+    targets = _as_labels(labels)
+    names, ids = _number_owners(owners)
+    return Dataset(
+        inputs=samples,
+        labels=targets,
+        classes=int(targets.max(initial=-1)) + 1 if classes is None else classes,
+        name=name,
+        owners=ids,
+        owner_names=names,
+        mean=tuple(mean),
+        std=tuple(std),
+        scale=scale,
+        augmentation=augmentation,
+    )
+
+
+def from_torch(dataset: Any, owners: ArrayLike | None = None, **options: Any) -> Dataset:
+    """Read a map-style torch ``Dataset`` of (input, label) pairs once, in order, into memory.
+
+    Transforms run once, here: a random one is frozen at its first draw. Pillow images are taken as
+    uint8. ``options`` are those of :func:`from_arrays`.
+    """
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        raise DataError(
+            "dataset must be map-style (with __len__ and __getitem__), but it is a "
+            f"{type(dataset).__name__}; collect it in arrays and call from_arrays"
+        )
+    pairs = [dataset[k] for k in range(len(dataset))]
+    if not pairs:
+        raise DataError("dataset is empty; a federation needs at least one sample")
+    inputs = [_image_or_array(pair[0]) for pair in pairs]
+    shapes = {array.shape for array in inputs}
+    if len(shapes) > 1:
+        raise DataError(f"inputs must share one shape, but the dataset gives {sorted(shapes)[:3]}")
+    return from_arrays(np.stack(inputs), [int(pair[1]) for pair in pairs], owners, **options)
+
+
+def _image_or_array(value: Any) -> NDArray[Any]:
+    array = np.asarray(value)
+    if not hasattr(value, "getbands"):
+        return array
+    return array[None] if array.ndim == 2 else np.moveaxis(array, -1, 0)
+
+
+def _as_samples(inputs: ArrayLike, channels_last: bool) -> NDArray[Any]:
+    array = np.asarray(inputs)
+    if array.dtype == object or not np.issubdtype(array.dtype, np.number):
+        raise DataError(f"inputs must be numbers, but they are of type {array.dtype}")
+    if channels_last:
+        if array.ndim != 4:
+            raise DataError(f"channels_last needs (n, h, w, c) inputs, but they are {array.shape}")
+        array = np.moveaxis(array, -1, 1)
+    return np.ascontiguousarray(array, dtype=np.uint8 if array.dtype == np.uint8 else np.float32)
+
+
+def _as_labels(labels: ArrayLike) -> NDArray[np.int64]:
+    array = np.asarray(labels)
+    if array.size and not np.issubdtype(array.dtype, np.integer):
+        raise DataError(f"labels must be integers 0, 1, ..., but they are of type {array.dtype}")
+    return np.ascontiguousarray(array, dtype=np.int64)
+
+
+def _number_owners(owners: ArrayLike | None) -> tuple[tuple[str, ...], NDArray[np.int64] | None]:
+    if owners is None:
+        return (), None
+    names, ids = np.unique(np.asarray(owners), return_inverse=True)
+    return tuple(str(name) for name in names), ids.astype(np.int64)
+
+
+def _check_inputs(inputs: NDArray[Any]) -> None:
+    if inputs.ndim not in (2, 4) or 0 in inputs.shape:
+        raise DataError(
+            "inputs must be (n, features) or (n, channels, height, width) with at least one sample,"
+            f" but their shape is {inputs.shape}"
+        )
+    if inputs.dtype not in (np.uint8, np.float32):
+        raise DataError(f"inputs must be uint8 or float32, but they are {inputs.dtype}")
+    if inputs.dtype == np.float32 and not np.isfinite(inputs).all():
+        bad = int(np.flatnonzero(~np.isfinite(inputs.reshape(len(inputs), -1)).all(1))[0])
+        raise DataError(f"inputs must be finite, but sample {bad} holds NaN or Inf")
+
+
+def _check_labels(labels: NDArray[np.int64], samples: int, classes: int) -> None:
+    if labels.shape != (samples,):
+        raise DataError(f"labels must have shape ({samples},), but their shape is {labels.shape}")
+    outside = np.flatnonzero((labels < 0) | (labels >= classes))
+    if outside.size:
+        raise DataError(
+            f"labels must lie in 0..{classes - 1}, but sample {outside[0]} has label "
+            f"{labels[outside[0]]} ({outside.size} samples are outside)"
+        )
+
+
+def _check_owners(owners: NDArray[np.int64] | None, samples: int) -> None:
+    if owners is not None and owners.shape != (samples,):
+        raise DataError(f"owners must have shape ({samples},), but their shape is {owners.shape}")
+
+
+def _check_view(data: Dataset) -> None:
+    channels = data.inputs.shape[1] if data.inputs.ndim == 4 else 1
+    for name in ("mean", "std"):
+        if len(getattr(data, name)) not in (1, channels):
+            raise DataError(
+                f"{name} must hold 1 or {channels} numbers, but it is {getattr(data, name)}"
+            )
+    if min(data.std) <= 0 or data.scale <= 0:
+        raise DataError(f"std and scale must be positive, but are {data.std} and {data.scale}")
+    if data.augmentation not in AUGMENTATIONS:
+        raise DataError(f"augmentation must be one of {AUGMENTATIONS}, not {data.augmentation!r}")
+    is_image = data.inputs.ndim == 4 and data.inputs.dtype == np.uint8
+    if data.augmentation == "crop-flip" and not is_image:
+        raise DataError("augmentation 'crop-flip' needs uint8 images of shape (n, c, h, w)")

@@ -1,0 +1,127 @@
+"""Parquet files of PNG images into arrays: done once per data set, then cached."""
+
+from __future__ import annotations
+
+import importlib
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcraft.data.schemas import Schema
+from fedcraft.errors import DataError, MissingExtraError
+
+__all__ = ["Arrays", "decode", "decode_image", "optional"]
+
+_ROWS = 1000
+
+
+class Arrays(NamedTuple):
+    """Decoded samples, their labels, and (for natural clients) who made them."""
+
+    inputs: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    owners: NDArray[np.int64] | None
+    owner_names: tuple[str, ...]
+
+
+def optional(module: str, package: str) -> Any:
+    """Import what comes with the extra ``data``, or say how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(package, "data") from error
+
+
+def decode(files: list[Path], schema: Schema) -> Arrays:
+    """Read every row of every file, in order.
+
+    The image column is a struct with ``bytes`` (PNG or any format Pillow reads). About 40
+    microseconds an image.
+    """
+    tables = [_open(file, schema) for file in files]
+    count = sum(table.metadata.num_rows for table in tables)
+    if count == 0:
+        raise DataError(f"data set {schema.name!r} in {files[0].parent} has no rows")
+    inputs = np.empty((count, *schema.shape), np.uint8)
+    labels = np.empty(count, np.int64)
+    owners: list[str] = []
+    start = 0
+    for file, table in zip(files, tables, strict=True):
+        for batch in _batches(file, table, schema):
+            rows = slice(start, start + batch.num_rows)
+            labels[rows] = _labels(file, batch.column(schema.label), start)
+            _fill(inputs[rows], batch.column(schema.image), file, start)
+            if schema.owner:
+                owners.extend(map(str, batch.column(schema.owner).to_pylist()))
+            start = rows.stop
+    if not schema.owner:
+        return Arrays(inputs, labels, None, ())
+    names, ids = np.unique(np.array(owners), return_inverse=True)
+    return Arrays(inputs, labels, ids.astype(np.int64), tuple(map(str, names)))
+
+
+def decode_image(data: bytes | None, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Return one encoded image as (channels, height, width) of the promised shape."""
+    if data is None:
+        raise ValueError("the image is null")
+    image = optional("PIL.Image", "pillow").open(io.BytesIO(data))
+    pixels = np.asarray(image.convert("L" if shape[0] == 1 else "RGB"))
+    planes = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    if planes.shape != shape:
+        raise ValueError(f"the image has shape {planes.shape}, not {shape}")
+    return planes
+
+
+def _open(file: Path, schema: Schema) -> Any:
+    parquet = optional("pyarrow.parquet", "pyarrow")
+    arrow = optional("pyarrow", "pyarrow")
+    try:
+        table = parquet.ParquetFile(file)
+    except FileNotFoundError as error:
+        raise DataError(f"{file} does not exist") from error
+    except (arrow.ArrowException, OSError) as error:
+        raise DataError(f"{file} is not a whole Parquet file ({error}); fetch it again") from error
+    missing = [name for name in schema.columns if name not in table.schema_arrow.names]
+    if missing:
+        raise DataError(
+            f"{file} must have the columns {schema.columns}, but {missing} are missing; it has "
+            f"{table.schema_arrow.names}"
+        )
+    return table
+
+
+def _batches(file: Path, table: Any, schema: Schema) -> Iterator[Any]:
+    arrow = optional("pyarrow", "pyarrow")
+    try:
+        yield from table.iter_batches(batch_size=_ROWS, columns=schema.columns)
+    except (arrow.ArrowException, OSError) as error:
+        raise DataError(f"{file} is damaged ({error}); fetch it again") from error
+
+
+def _labels(file: Path, column: Any, start: int) -> NDArray[np.int64]:
+    if column.null_count or not optional("pyarrow.types", "pyarrow").is_integer(column.type):
+        raise DataError(
+            f"{file}: labels must be integers without nulls, but rows {start}.. hold {column.type}"
+            f" with {column.null_count} nulls"
+        )
+    return np.asarray(column.to_numpy(zero_copy_only=False), np.int64)
+
+
+def _fill(target: NDArray[np.uint8], column: Any, file: Path, start: int) -> None:
+    if "bytes" not in {field.name for field in _fields(column.type)}:
+        raise DataError(f"{file}: images must be a struct with 'bytes', but are {column.type}")
+    shape = target.shape[1:]
+    for row, data in enumerate(column.field("bytes").to_pylist()):
+        try:
+            target[row] = decode_image(data, shape)
+        except (OSError, ValueError, SyntaxError) as error:
+            raise DataError(f"{file}: row {start + row} is no image ({error})") from error
+
+
+def _fields(kind: Any) -> list[Any]:
+    struct = optional("pyarrow.types", "pyarrow").is_struct(kind)
+    return [kind.field(k) for k in range(kind.num_fields)] if struct else []

@@ -1,0 +1,79 @@
+"""Where the Parquet files of a named data set are: in a local folder first, else on the Hub."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from fedcraft.data.schemas import Schema
+from fedcraft.errors import DataError, MissingExtraError
+
+__all__ = ["is_offline", "parquet_files"]
+
+_YES = {"1", "on", "true", "yes"}
+
+
+def is_offline(offline: bool | None) -> bool:
+    """Return the argument, or what FEDCRAFT_OFFLINE and HF_HUB_OFFLINE say."""
+    if offline is not None:
+        return offline
+    names = ("FEDCRAFT_OFFLINE", "HF_HUB_OFFLINE")
+    return any(os.environ.get(name, "").lower() in _YES for name in names)
+
+
+def parquet_files(schema: Schema, root: str | Path | None, offline: bool | None) -> list[Path]:
+    """Return all shards of all splits, in order; the Hub is asked only if no folder has them.
+
+    Looked for in ``root`` (else the environment's FEDCRAFT_DATA): first under
+    ``<repository>/<folder>``, then ``<folder>``, then right there. A folder with only some of the
+    splits or shards is an error, not a reason to download.
+    """
+    given = root or os.environ.get("FEDCRAFT_DATA")
+    if given is not None:
+        base = Path(given)
+        for folder in (base / schema.repository / schema.folder, base / schema.folder, base):
+            if any(folder.glob("*.parquet")):
+                return _complete(schema, folder)
+    if is_offline(offline):
+        raise DataError(
+            f"data set {schema.name!r} is not in {given or 'any local folder'} and the network is "
+            f"switched off; put {schema.repository}/{schema.folder}/*.parquet there, name the "
+            "folder by root= or FEDCRAFT_DATA, or allow the download"
+        )
+    return _complete(schema, _download(schema))
+
+
+def _complete(schema: Schema, folder: Path) -> list[Path]:
+    found = {split: sorted(folder.glob(f"{split}-*.parquet")) for split in schema.splits}
+    for split, files in found.items():
+        if not files:
+            raise DataError(f"{folder} has no {split}-*.parquet, which {schema.name!r} needs")
+        _all_shards(folder, split, files)
+    return [file for files in found.values() for file in files]
+
+
+def _all_shards(folder: Path, split: str, files: list[Path]) -> None:
+    counts = {int(match[1]) for f in files if (match := re.search(r"-of-(\d+)\.parquet$", f.name))}
+    if counts and counts != {len(files)}:
+        raise DataError(
+            f"{folder} must hold all shards of {split!r}, but their names promise "
+            f"{sorted(counts)} and {len(files)} are there"
+        )
+
+
+def _download(schema: Schema) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise MissingExtraError("huggingface_hub", "data") from error
+    try:
+        snapshot = snapshot_download(
+            schema.repository, repo_type="dataset", allow_patterns=[f"{schema.folder}/*.parquet"]
+        )
+    except Exception as error:  # the Hub's client has no common base class for what can go wrong
+        raise DataError(
+            f"data set {schema.name!r} could not be fetched from the Hub ({error}); put its "
+            "Parquet files in a folder and name it by root= or FEDCRAFT_DATA"
+        ) from error
+    return Path(snapshot) / schema.folder

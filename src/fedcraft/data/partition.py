@@ -1,0 +1,209 @@
+"""Who gets which sample: the partitioners, by name.
+
+Each takes the labels and gives every sample to exactly one client (``natural`` may leave owners
+out when fewer clients are asked for than there are). None of them can hang or leave a client
+empty: what cannot be had is a :class:`DataError` before the first draw.
+"""
+
+from __future__ import annotations
+
+import heapq
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedcraft.data.dataset import Dataset
+from fedcraft.data.ragged import Ragged
+from fedcraft.data.similar import unknown
+from fedcraft.errors import DataError
+from fedcraft.seeds import generator
+
+__all__ = [
+    "Partition",
+    "dirichlet",
+    "iid",
+    "natural",
+    "partition",
+    "partitioners",
+    "quantity",
+    "shards",
+]
+
+Owners = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """The samples of each client, and how many samples the repair of small clients moved."""
+
+    clients: Ragged
+    moved: int = 0
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+
+def dirichlet(
+    labels: ArrayLike, clients: int, alpha: float = 0.1, *, min_size: int = 20, seed: int = 0
+) -> Partition:
+    """Split each label over the clients in Dirichlet proportions (paper, Section 5).
+
+    For each class k: p ~ Dir(alpha * 1_N), and the shuffled samples of the class are cut at
+    floor(cumsum(p) * n_k). Then clients below ``min_size`` are topped up, sample by sample, always
+    from the client that is largest at that moment. Cost: O(n log n) and one heap operation per
+    moved sample; N = 1000 on 60,000 samples takes some tens of milliseconds.
+
+    >>> split = dirichlet(np.repeat(np.arange(10), 100), clients=20, alpha=0.1, min_size=20)
+    >>> int(split.clients.sizes.min()), split.clients.indices.size
+    (20, 1000)
+    """
+    targets = _checked(labels, clients, min_size)
+    _positive("alpha", alpha)
+    draw = generator(seed, "partition-dirichlet")
+    owners = np.empty(targets.size, np.int64)
+    for label in np.unique(targets):
+        samples = draw.permutation(np.flatnonzero(targets == label))
+        shares = draw.dirichlet(np.full(clients, alpha))
+        owners[samples] = _cut(shares, samples.size)
+    return _repaired(owners, clients, min_size, draw.permutation(targets.size))
+
+
+def iid(labels: ArrayLike, clients: int, *, seed: int = 0) -> Partition:
+    """Deal the shuffled samples out evenly; sizes differ by at most one."""
+    targets = _checked(labels, clients, 1)
+    order = generator(seed, "partition-iid").permutation(targets.size)
+    return Partition(Ragged.from_rows(np.array_split(order, clients)))
+
+
+def shards(
+    labels: ArrayLike, clients: int, *, shards_per_client: int = 2, seed: int = 0
+) -> Partition:
+    """Sort by label, cut into equal shards, deal ``shards_per_client`` to each (McMahan 2017)."""
+    if shards_per_client < 1:
+        raise DataError(f"shards_per_client must be at least 1, but it is {shards_per_client}")
+    targets = _checked(labels, clients, shards_per_client)
+    draw = generator(seed, "partition-shards")
+    shuffled = draw.permutation(targets.size)
+    by_label = shuffled[np.argsort(targets[shuffled], kind="stable")]
+    pieces = np.array_split(by_label, clients * shards_per_client)
+    dealt = draw.permutation(len(pieces)).reshape(clients, shards_per_client)
+    return Partition(Ragged.from_rows([np.concatenate([pieces[k] for k in row]) for row in dealt]))
+
+
+def quantity(
+    labels: ArrayLike, clients: int, alpha: float = 0.5, *, min_size: int = 20, seed: int = 0
+) -> Partition:
+    """Unequal sizes, equal label mix: client sizes in proportions p ~ Dir(alpha * 1_N)."""
+    targets = _checked(labels, clients, min_size)
+    _positive("alpha", alpha)
+    draw = generator(seed, "partition-quantity")
+    order = draw.permutation(targets.size)
+    owners = np.empty(targets.size, np.int64)
+    owners[order] = _cut(draw.dirichlet(np.full(clients, alpha)), targets.size)
+    return _repaired(owners, clients, min_size, order)
+
+
+def natural(owners: ArrayLike, clients: int | None = None, *, seed: int = 0) -> Partition:
+    """Make each owner a client; with ``clients`` below their number, draw so many uniformly."""
+    ids = np.asarray(owners, dtype=np.int64)
+    _not_empty(ids.size)
+    names = np.unique(ids)
+    wanted = names.size if clients is None else clients
+    if not 1 <= wanted <= names.size:
+        raise DataError(f"clients must lie in 1..{names.size} (the owners), but it is {wanted}")
+    draw = generator(seed, "partition-natural")
+    chosen = np.sort(draw.choice(names, wanted, replace=False)) if wanted < names.size else names
+    kept = np.flatnonzero(np.isin(ids, chosen))
+    rows = Ragged.from_owners(np.searchsorted(chosen, ids[kept]), wanted, np.arange(kept.size))
+    return Partition(Ragged(kept[rows.indices], rows.pointers))
+
+
+_PARTITIONERS: dict[str, Callable[..., Partition]] = {
+    "dirichlet": dirichlet,
+    "iid": iid,
+    "natural": natural,
+    "quantity": quantity,
+    "shards": shards,
+}
+
+
+def partitioners() -> dict[str, tuple[str, ...]]:
+    """Return the partitioners and the parameters each takes beside the clients and the seed."""
+    return {name: _parameters(rule) for name, rule in _PARTITIONERS.items()}
+
+
+def partition(
+    dataset: Dataset, name: str, clients: int | None = None, *, seed: int = 0, **params: Any
+) -> Partition:
+    """Split ``dataset`` by the partitioner of that name; only natural does without ``clients``."""
+    rule = _PARTITIONERS.get(name) or unknown("partitioner", name, _PARTITIONERS)
+    foreign = sorted(set(params) - set(_parameters(rule)))
+    if foreign:
+        raise DataError(f"partitioner {name!r} takes {_parameters(rule)}, but got {foreign}")
+    if rule is natural:
+        if dataset.owners is None:
+            raise DataError(f"data set {dataset.name!r} names no owners; 'natural' needs them")
+        return natural(dataset.owners, clients, seed=seed)
+    if clients is None:
+        raise DataError(f"partitioner {name!r} needs the number of clients")
+    return rule(dataset.labels, clients, seed=seed, **params)
+
+
+def _parameters(rule: Callable[..., Partition]) -> tuple[str, ...]:
+    common = {"labels", "owners", "clients", "seed"}
+    return tuple(name for name in inspect.signature(rule).parameters if name not in common)
+
+
+def _cut(shares: NDArray[np.float64], samples: int) -> Owners:
+    """Return the owner of each of ``samples`` items cut at floor(cumsum(shares) * samples)."""
+    cuts = np.floor(np.cumsum(shares)[:-1] * samples).astype(np.int64)
+    counts = np.diff(np.concatenate([[0], np.minimum(cuts, samples), [samples]]))
+    return np.repeat(np.arange(shares.size), counts)
+
+
+def _repaired(owners: Owners, clients: int, min_size: int, order: Owners) -> Partition:
+    """Top up clients below ``min_size``, each time from the largest client (lowest id on a tie)."""
+    sizes = np.bincount(owners, minlength=clients)
+    small = np.flatnonzero(sizes < min_size)
+    if not small.size:
+        return Partition(Ragged.from_owners(owners, clients, order))
+    held = [list(row) for row in Ragged.from_owners(owners, clients, order)]
+    largest = [(-int(size), client) for client, size in enumerate(sizes) if size > min_size]
+    heapq.heapify(largest)
+    moved = 0
+    for client in small:
+        while len(held[client]) < min_size:
+            size, donor = largest[0]
+            held[client].append(held[donor].pop())
+            heapq.heapreplace(largest, (size + 1, donor))
+            moved += 1
+    return Partition(Ragged.from_rows([np.array(row, np.int64) for row in held]), moved)
+
+
+def _checked(labels: ArrayLike, clients: int, min_size: int) -> NDArray[np.int64]:
+    targets = np.asarray(labels, dtype=np.int64)
+    _not_empty(targets.size)
+    if clients < 1:
+        raise DataError(f"clients must be at least 1, but it is {clients}")
+    if min_size < 1:
+        raise DataError(f"min_size must be at least 1, but it is {min_size}")
+    if clients * min_size > targets.size:
+        raise DataError(
+            f"{clients} clients of at least {min_size} samples need {clients * min_size} samples, "
+            f"but there are {targets.size}; lower clients or min_size"
+        )
+    return targets
+
+
+def _not_empty(samples: int) -> None:
+    if samples == 0:
+        raise DataError("the data set is empty; a federation needs at least one sample")
+
+
+def _positive(name: str, value: float) -> None:
+    if not (np.isfinite(value) and value > 0):
+        raise DataError(f"{name} must be positive and finite, but it is {value}")

@@ -1,0 +1,129 @@
+"""The user's own Parquet or CSV file: one row a sample, one column the client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcraft.data.dataset import Dataset, from_arrays
+from fedcraft.data.decode import optional
+from fedcraft.errors import DataError
+
+__all__ = ["TABLES", "from_table"]
+
+TABLES = (".parquet", ".csv")
+
+
+def from_table(
+    path: str | Path,
+    *,
+    label: str = "label",
+    client: str | None = None,
+    features: Sequence[str] | str | None = None,
+    classes: int | None = None,
+    mean: Sequence[float] = (0.0,),
+    std: Sequence[float] = (1.0,),
+) -> Dataset:
+    """Read a ``.parquet`` or ``.csv`` file whose rows are samples.
+
+    ``label``: integers are taken as they are; anything else is numbered in sorted order.
+    ``client``: the column with the client's id, of any type; without it the data have no owners.
+    ``features``: the input columns, by default all others. Number columns become float32 features,
+    as (x - mean) / std; a single column of lists gives one feature per element.
+    """
+    file = Path(path)
+    table = _read(file)
+    _require(file, table, [label, *([client] if client else [])])
+    columns = [features] if isinstance(features, str) else features
+    rest = [name for name in table.column_names if name not in (label, client)]
+    inputs = _features(file, table, list(rest if columns is None else columns))
+    return from_arrays(
+        _standardised(inputs, mean, std),
+        _labels(file, table, label),
+        _values(file, table, client) if client else None,
+        classes=classes,
+        name=file.name,
+    )
+
+
+def _read(file: Path) -> Any:
+    if file.suffix not in TABLES:
+        raise DataError(f"path must end in one of {TABLES}, but it is {file}")
+    if not file.is_file():
+        raise DataError(f"{file} does not exist")
+    arrow = optional("pyarrow", "pyarrow")
+    reader = optional(f"pyarrow.{file.suffix[1:]}", "pyarrow")
+    read = reader.read_table if file.suffix == ".parquet" else reader.read_csv
+    try:
+        table = read(file)
+    except (arrow.ArrowException, OSError) as error:
+        raise DataError(f"{file} cannot be read as {file.suffix[1:]} ({error})") from error
+    if table.num_rows == 0:
+        raise DataError(f"{file} has no rows")
+    return table
+
+
+def _require(file: Path, table: Any, names: list[str]) -> None:
+    missing = [name for name in names if name not in table.column_names]
+    if missing:
+        raise DataError(f"{file} has no column {missing}; it has {table.column_names}")
+
+
+def _values(file: Path, table: Any, name: str) -> NDArray[Any]:
+    column = table.column(name)
+    if column.null_count:
+        raise DataError(f"{file}: column {name!r} has {column.null_count} empty cells")
+    values: NDArray[Any] = column.to_numpy()
+    return values.astype(str) if values.dtype == object else values
+
+
+def _labels(file: Path, table: Any, name: str) -> NDArray[Any]:
+    values = _values(file, table, name)
+    if np.issubdtype(values.dtype, np.integer):
+        return values
+    return np.unique(values, return_inverse=True)[1]
+
+
+def _features(file: Path, table: Any, names: list[str]) -> NDArray[Any]:
+    _require(file, table, names)
+    if not names:
+        raise DataError(f"{file} has no column left for the features")
+    if len(names) == 1 and _is_list(table.column(names[0]).type):
+        return _list_features(file, table, names[0])
+    columns = [_values(file, table, name) for name in names]
+    for name, column in zip(names, columns, strict=True):
+        if not np.issubdtype(column.dtype, np.number) and column.dtype != np.bool_:
+            raise DataError(
+                f"{file}: feature column {name!r} must hold numbers, not {column.dtype}"
+            )
+    return np.stack([column.astype(np.float32) for column in columns], axis=1)
+
+
+def _is_list(kind: Any) -> bool:
+    types = optional("pyarrow.types", "pyarrow")
+    return any(
+        test(kind) for test in (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    )
+
+
+def _list_features(file: Path, table: Any, name: str) -> NDArray[Any]:
+    rows = table.column(name).to_pylist()
+    lengths = {-1 if row is None else len(row) for row in rows}
+    if len(lengths) != 1:
+        raise DataError(f"{file}: lists of column {name!r} differ in length: {sorted(lengths)[:5]}")
+    return np.array(rows, dtype=np.float32)
+
+
+def _standardised(
+    inputs: NDArray[Any], mean: Sequence[float], std: Sequence[float]
+) -> NDArray[Any]:
+    means, stds = np.asarray(mean, float), np.asarray(std, float)
+    width = inputs.shape[1]
+    if {means.size, stds.size} - {1, width} or (stds <= 0).any():
+        raise DataError(f"mean and std must hold 1 or {width} numbers, and std be positive")
+    standardised: NDArray[Any] = ((inputs - means) / stds).astype(np.float32)
+    return standardised
