@@ -1,0 +1,228 @@
+"""The contract of a client's work in a round.
+
+A local objective is a pure function: (model, task) -> (row, result). The task carries everything
+that may differ between two calls, randomness included, as an address; the same task gives the same
+bits in any process, and no global generator moves.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedcraft.data import Tensors
+from fedcraft.errors import InputError
+from fedcraft.models.flat import FlatModel
+from fedcraft.seeds import generator, torch_generator
+
+__all__ = [
+    "ClientData",
+    "ClientState",
+    "LocalObjective",
+    "LocalResult",
+    "LocalTask",
+    "Loss",
+    "SeedAddress",
+]
+
+ClientState = dict[str, Tensor]
+Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) -> mean over the batch
+
+_EVALUATION_BATCH = 1000  # bounds the memory of a pass over everything a client has
+
+
+class SeedAddress(NamedTuple):
+    """Where a client's random streams live: two tasks with one address draw the same numbers."""
+
+    run_seed: int
+    round: int
+    client: int
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """The training part of one client: the shared tensors, and which of their rows are its own.
+
+    A subclass may override :meth:`epoch` to prescribe an order, as the golden tests do.
+    """
+
+    tensors: Tensors
+    rows: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, inputs: Tensor, labels: Tensor) -> ClientData:
+        """Wrap a client's own tensors, ready to be fed to its model."""
+        return cls(Tensors(inputs, labels), np.arange(len(labels)))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def epoch(self, draw: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Return all samples, shuffled and augmented by ``draw``: gathered once, sliced later."""
+        return self.tensors.epoch(self.rows, draw)
+
+    def whole(self) -> tuple[Tensor, Tensor]:
+        """Return all samples in their own order, unaugmented."""
+        return self.tensors.gather(self.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class LocalTask:
+    """What one client is asked to do in one round.
+
+    ``theta`` is the broadcast model theta_t, ``initial`` the run's theta_0 (where the personal part
+    of a client starts that was never sampled before; ``theta`` if left out), ``lr`` the rate of
+    this round, already decayed, ``state`` what the client kept from its last participation.
+    ``report_loss`` asks for the mean training loss at ``theta``: one more forward pass.
+    """
+
+    theta: Tensor
+    data: ClientData
+    lr: float
+    address: SeedAddress
+    epochs: int = 1
+    batch_size: int = 50
+    state: ClientState | None = None
+    initial: Tensor | None = None
+    report_loss: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lr < float("inf"):
+            raise InputError(f"lr: expected a finite rate >= 0, found {self.lr}")
+        if self.epochs < 0:
+            raise InputError(f"epochs: expected at least 0, found {self.epochs}")
+        if self.batch_size < 1:
+            raise InputError(f"batch_size: expected at least 1, found {self.batch_size}")
+        if not len(self.data):
+            raise InputError(f"data: client {self.address.client} has no training sample")
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """ceil(n_i / B): the last short batch is kept."""
+        return -(-len(self.data) // self.batch_size)
+
+    def kept(self, name: str) -> Tensor | None:
+        """Return one tensor of the client's state, None if it never took part."""
+        return None if self.state is None else self.state[name]
+
+    def start(self) -> Tensor:
+        """Return theta_0, where personal models begin."""
+        return self.theta if self.initial is None else self.initial
+
+    def batches(self, epochs: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the batches of ``epochs`` shuffled epochs (those of the task if left out).
+
+        Every call starts the client's stream anew, so two passes see the same batches.
+        """
+        draw = generator(self.address.run_seed, "batches", *self.address[1:])
+        for _ in range(self.epochs if epochs is None else epochs):
+            inputs, labels = self.data.epoch(draw)
+            for first in range(0, len(labels), self.batch_size):
+                batch = slice(first, first + self.batch_size)
+                yield inputs[batch], labels[batch]
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """What a client reports beside its row g_i.
+
+    ``steps`` is FedNova's A_i = ||a_i||_1, the weight of the local gradients in the update: the
+    number of batches for plain SGD. ``loss`` is the loss at theta_t if it was asked for,
+    ``train_loss`` the mean over the local batches (NaN without any). ``state`` replaces the
+    client's kept state; None keeps nothing.
+    """
+
+    samples: int
+    steps: float
+    train_loss: float
+    loss: float | None = None
+    state: ClientState | None = None
+
+
+class LocalObjective(ABC):
+    """What a client does in a round.
+
+    A new objective implements ``_run``: train ``model`` from ``task.theta`` and leave the local
+    model in ``model.vector``. If clients are to be evaluated with parameters of their own, set
+    ``personal`` and implement ``personal_vector``.
+    """
+
+    personal: bool = False
+
+    def __init__(self, *, loss: Loss = cross_entropy) -> None:
+        self.loss = loss
+
+    @abstractmethod
+    def _run(self, model: FlatModel, task: LocalTask) -> LocalResult:
+        """Train and report; ``model`` already holds theta_t and is in training mode."""
+
+    def train(self, model: FlatModel, task: LocalTask, out: Tensor) -> LocalResult:
+        """Train one client and write its row g_i = theta_t - theta_i into ``out``, in place.
+
+        ``model`` is scratch: what it held before has no influence, what it holds after has no
+        meaning. ``out`` must not overlap with ``task.theta``.
+        """
+        before = self.loss_at(model, task.theta, task.data) if task.report_loss else None
+        model.load(task.theta)
+        with _training(model, task.address):
+            result = self._run(model, task)
+        torch.sub(task.theta, model.vector, out=out)
+        if before is None:
+            return result
+        return LocalResult(result.samples, result.steps, result.train_loss, before, result.state)
+
+    def loss_at(self, model: FlatModel, theta: Tensor, data: ClientData) -> float:
+        """Return the client's mean training loss at ``theta``: no dropout, no augmentation."""
+        model.load(theta)
+        _set_mode(model, training=False)
+        with torch.no_grad():
+            inputs, labels = data.whole()
+            total = 0.0
+            for first in range(0, len(labels), _EVALUATION_BATCH):
+                part = slice(first, first + _EVALUATION_BATCH)
+                total += float(self.loss(model(inputs[part]), labels[part])) * len(labels[part])
+        return total / len(labels)
+
+    def personal_vector(self, model: FlatModel, task: LocalTask) -> Tensor:
+        """Return the parameters this client is evaluated with: theta, unless personalised.
+
+        ``task`` is what the client would train on now. ``model`` is scratch. The answer may share
+        memory with the task: read only.
+        """
+        return task.theta
+
+
+@contextmanager
+def _training(model: FlatModel, address: SeedAddress) -> Iterator[None]:
+    """Training mode, with torch's global CPU generator lent to dropout and given back as it was.
+
+    Buffers (running statistics) are given back too: they are no geometry, and the next client must
+    not see what this one left in them.
+    """
+    _set_mode(model, training=True)
+    buffers = [(buffer, buffer.clone()) for buffer in model.module.buffers()]
+    lent = torch.default_generator
+    state = lent.get_state()
+    run_seed, *place = address
+    lent.manual_seed(torch_generator(run_seed, "dropout", *place).initial_seed())
+    try:
+        yield
+    finally:
+        lent.set_state(state)
+        for buffer, before in buffers:
+            buffer.copy_(before)
+
+
+def _set_mode(model: FlatModel, *, training: bool) -> None:
+    # Walking a deep network's modules costs more than asking its root.
+    if model.module.training != training:
+        model.module.train(training)
