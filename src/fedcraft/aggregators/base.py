@@ -9,11 +9,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from fedcraft.aggregators.certificate import Certificate, Correction, certify
-from fedcraft.aggregators.cohort import ArrayLike, Cohort, Numbers, RoundInput
+from fedcraft.aggregators.cohort import ArrayLike, Cohort, Numbers, RoundInput, Vector
 from fedcraft.errors import InputError, StateError
 from fedcraft.updates import ClientId
 
@@ -27,7 +26,7 @@ NonFinite = Literal["raise", "drop"]
 class Outcome:
     """What a rule returns: its direction, and what it learnt about the geometry on the way."""
 
-    direction: Tensor
+    direction: Vector
     dots: Tensor | None = None  # (Q, m): <x_i^q, g^q> where the rule has them for free
     reference_dots: Tensor | None = None
     correction: Correction | None = None
@@ -89,6 +88,11 @@ class Aggregator(ABC):
         """
         given = RoundInput(updates, weights, layers, client_ids, losses, steps, client_lr)
         cohort = given.check(drop_nonfinite=self.nonfinite == "drop")
+        step = self.aggregate_cohort(cohort)
+        return Step(_like(step.direction, updates), step.certificate)
+
+    def aggregate_cohort(self, cohort: Cohort) -> Step:
+        """Aggregate a cohort that has passed its checks; leaves the state as it was on failure."""
         self._check_needs(cohort)
         self._check_dimension(cohort)
         remembered = self._memory
@@ -99,7 +103,7 @@ class Aggregator(ABC):
             self._memory = remembered
             raise
         self._memory = {**self._memory, "dimension": cohort.dimension}
-        return Step(_like(outcome.direction, updates), certificate)
+        return Step(outcome.direction, certificate)
 
     def state_dict(self) -> State:
         """Return what the rule remembers: tensors and plain values, safe to save."""
@@ -117,13 +121,11 @@ class Aggregator(ABC):
         self._memory = {}
 
     def _certificate(self, cohort: Cohort, outcome: Outcome) -> Certificate:
-        direction = outcome.direction
-        dots = cohort.dots(direction) if outcome.dots is None else outcome.dots
-        lengths = torch.stack([torch.dot(direction[s], direction[s]) for s in cohort.layout.slices])
+        dots = cohort.dots(outcome.direction) if outcome.dots is None else outcome.dots
         return certify(
             cohort,
             dots,
-            lengths.to("cpu", torch.float64),
+            cohort.lengths(outcome.direction).square(),
             reference_dots=outcome.reference_dots,
             correction=outcome.correction,
         )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,16 +16,21 @@ from fedcraft.errors import InputError, NonFiniteError
 from fedcraft.linalg import block_combine, block_dots, block_grams, block_square_norms
 from fedcraft.updates import ClientId, Layout, Updates, as_layout
 
-__all__ = ["ArrayLike", "Cohort", "RoundInput"]
+__all__ = ["ArrayLike", "Cohort", "RoundInput", "Vector", "without_nonfinite"]
 
 ArrayLike = Tensor | npt.NDArray[np.floating] | Updates
+Vector = Any  # a flat tensor of d coordinates, or what stands for one on disk
 Numbers = Sequence[float] | Tensor | npt.NDArray[np.floating] | None
 _DTYPES = (torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """The clients that take part, after checks: weights sum to one, every number is finite."""
+    """The clients that take part, after checks: weights sum to one, every number is finite.
+
+    A rule that touches the m x d data only through this object's methods also works where the data
+    lie on disk.
+    """
 
     matrix: Tensor
     layout: Layout
@@ -44,6 +50,10 @@ class Cohort:
     def dimension(self) -> int:
         return self.matrix.shape[1]
 
+    @property
+    def in_memory(self) -> bool:
+        return not self.matrix.is_meta
+
     @cached_property
     def grams(self) -> Tensor:
         """Gram matrices X_q X_q^T by layer, (Q, m, m) float64, computed once."""
@@ -61,9 +71,18 @@ class Cohort:
             return torch.diagonal(self.grams, dim1=1, dim2=2).clamp(min=0)
         return block_square_norms(self.matrix, self.layout.slices)
 
-    def dots(self, vector: Tensor) -> Tensor:
+    def precise_gram(self, layer: int) -> Tensor:
+        """X_q X_q^T multiplied in float64."""
+        block = self.block(layer)
+        return block @ block.T
+
+    def block(self, layer: int) -> Tensor:
+        """X_q as float64."""
+        return self.matrix[:, self.layout.slices[layer]].to("cpu", torch.float64)
+
+    def dots(self, vector: Vector) -> Tensor:
         """<x_i^q, v^q> for every layer and client, (Q, m) float64."""
-        return block_dots(self.matrix, vector, self.layout.slices)
+        return block_dots(self.matrix, vector.to(self.matrix), self.layout.slices)
 
     def average_dots(self) -> Tensor:
         """<x_i^q, a^q> with a the weighted average, (Q, m) float64."""
@@ -71,14 +90,42 @@ class Cohort:
             return self.grams @ self.weights
         return self.dots(self.combine(self.weights))
 
+    def lengths(self, vector: Vector) -> Tensor:
+        """||v^q|| by layer, (Q,) float64."""
+        norms = [torch.linalg.vector_norm(vector[block]) for block in self.layout.slices]
+        return torch.stack(norms).to("cpu", torch.float64)
+
+    def scaled(
+        self, vector: Vector, factors: Tensor, other: Vector = None, other_factor: float = 0.0
+    ) -> Vector:
+        """f[q] v^q by layer, plus a multiple of another vector: always a new vector."""
+        parts = zip(self.layout.slices, factors.tolist(), strict=True)
+        result = torch.cat([vector[block] * factor for block, factor in parts])
+        return result if other is None else result.add_(other.to(result), alpha=other_factor)
+
     def combine(
-        self, coefficients: Tensor, base: Tensor | None = None, base_scale: Tensor | None = None
-    ) -> Tensor:
+        self, coefficients: Tensor, base: Vector = None, base_scale: Tensor | None = None
+    ) -> Vector:
         """sum_i c_i x_i (+ s b): one row of coefficients for all layers, or (Q, m) by layer."""
         if coefficients.ndim == 1 and base is None:
             return torch.mv(self.matrix.T, coefficients.to(self.matrix))
         rows = coefficients.expand(len(self.layout), -1)
+        base = None if base is None else base.to(self.matrix)
         return block_combine(self.matrix, rows, self.layout.slices, base, base_scale)
+
+    def select(self, rows: Tensor, dropped: tuple[ClientId, ...] = ()) -> Cohort:
+        """The same round with only these rows, weights renormalised over them."""
+        weights = self.weights[rows]
+        total = weights.sum()
+        return replace(
+            self,
+            matrix=self.matrix[rows.to(self.matrix.device)],
+            client_ids=tuple(self.client_ids[i] for i in rows.tolist()),
+            weights=weights / total if total > 0 else torch.full_like(weights, 1 / len(rows)),
+            losses=None if self.losses is None else self.losses[rows],
+            steps=None if self.steps is None else self.steps[rows],
+            dropped=(*self.dropped, *dropped),
+        )
 
 
 @dataclass(frozen=True)
@@ -107,7 +154,7 @@ class RoundInput:
             steps=_optional("steps", self.steps, count),
             client_lr=_client_lr(self.client_lr),
         )
-        return _without_nonfinite(cohort, drop_nonfinite)
+        return without_nonfinite(cohort, _finite_rows(cohort), drop=drop_nonfinite)
 
     def _unpack(self) -> tuple[Tensor, object, Sequence[ClientId] | None, Numbers]:
         given = self.updates
@@ -204,8 +251,8 @@ def _finite_rows(cohort: Cohort) -> Tensor:
     return finite
 
 
-def _without_nonfinite(cohort: Cohort, drop: bool) -> Cohort:
-    finite = _finite_rows(cohort)
+def without_nonfinite(cohort: Cohort, finite: Tensor, *, drop: bool) -> Cohort:
+    """Return the cohort without the rows that are not ``finite``, or raise."""
     if bool(finite.all()):
         return cohort
     bad = tuple(i for i, ok in zip(cohort.client_ids, finite.tolist(), strict=True) if not ok)
@@ -214,20 +261,4 @@ def _without_nonfinite(cohort: Cohort, drop: bool) -> Cohort:
             f"updates: NaN or Inf in the update or loss of client(s) {list(bad)}; "
             "use nonfinite='drop' to leave such clients out of the round"
         )
-    return _select(cohort, finite, bad)
-
-
-def _select(cohort: Cohort, kept: Tensor, dropped: tuple[ClientId, ...]) -> Cohort:
-    rows = torch.nonzero(kept).flatten()
-    weights = cohort.weights[rows]
-    total = weights.sum()
-    return Cohort(
-        matrix=cohort.matrix[rows.to(cohort.matrix.device)],
-        layout=cohort.layout,
-        client_ids=tuple(cohort.client_ids[i] for i in rows.tolist()),
-        weights=weights / total if total > 0 else torch.full_like(weights, 1 / len(rows)),
-        losses=None if cohort.losses is None else cohort.losses[rows],
-        steps=None if cohort.steps is None else cohort.steps[rows],
-        client_lr=cohort.client_lr,
-        dropped=dropped,
-    )
+    return cohort.select(torch.nonzero(finite).flatten(), bad)

@@ -29,8 +29,9 @@ class ConFIG(Aggregator):
       g = (sum_i <g_i, v^>) v^, v^ = v / ||v||, on the whole vector.
 
     ``weighting`` sets the targets: ``"data"`` sizes, ``"uniform"`` 1/m, or ``"ones"`` (the default
-    of ``"original"``). ``by_layer=True`` applies ``"original"`` to every layer. A zero row's target is
-    lost, not shared out: the pseudo-inverse ignores it. Remembers nothing; cost O(m^2 d + m^3).
+    of ``"original"``). ``by_layer=True`` applies ``"original"`` to every layer. A zero row's target
+    is lost, not shared out: the pseudo-inverse ignores it. Remembers nothing; cost
+    O(m^2 d + m^3).
     """
 
     def __init__(

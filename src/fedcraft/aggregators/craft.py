@@ -11,13 +11,14 @@ from torch import Tensor
 
 from fedcraft.aggregators.base import Aggregator, Outcome
 from fedcraft.aggregators.certificate import Correction
-from fedcraft.aggregators.cohort import Cohort
+from fedcraft.aggregators.cohort import Cohort, Vector
 from fedcraft.aggregators.projection import Constraint, Projection, project
 from fedcraft.errors import InputError
 
 __all__ = ["Craft", "Target"]
 
 Target = Literal["data", "uniform"] | Callable[[Cohort], Tensor]
+_TINY = torch.finfo(torch.float64).tiny
 ReferenceKind = Literal["previous", "none", "moving_average"]
 
 
@@ -85,10 +86,10 @@ class Craft(Aggregator):
         scale = reference.scale * keep
         direction = cohort.combine(rows, reference.vector, scale)
         dots = (cohort.grams @ rows.unsqueeze(-1)).squeeze(-1) + reference.dots * keep.unsqueeze(-1)
-        lengths = _lengths(cohort, direction)
+        lengths = cohort.lengths(direction)
         if self.clip is not None:
-            shrink = (self.clip / lengths.clamp(min=1e-300)).clamp(max=1)
-            direction = _scale_layers(cohort, direction, shrink)
+            shrink = (self.clip / lengths.clamp(min=_TINY)).clamp(max=1)
+            direction = cohort.scaled(direction, shrink)
             lengths, dots = lengths * shrink, dots * shrink.unsqueeze(-1)
         self._remember(cohort, direction, lengths)
         correction = Correction(
@@ -131,38 +132,28 @@ class Craft(Aggregator):
         if vector is None:
             nothing = torch.zeros(layers, dtype=torch.float64)
             return _Reference(None, nothing, nothing.unsqueeze(-1).expand(-1, cohort.size))
-        vector = vector.to(cohort.matrix)
-        lengths = _lengths(cohort, vector)
-        scale = torch.where(lengths > 0, 1 / (lengths + self.eps).clamp(min=1e-300), 0)
+        scale = self._unit_factors(cohort.lengths(vector))
         return _Reference(vector, scale, scale.unsqueeze(-1) * cohort.dots(vector))
 
-    def _remember(self, cohort: Cohort, direction: Tensor, lengths: Tensor) -> None:
+    def _remember(self, cohort: Cohort, direction: Vector, lengths: Tensor) -> None:
         if self.reference == "none":
             return
-        if self.reference == "moving_average":
-            unit = torch.where(lengths > 0, 1 / (lengths + self.eps).clamp(min=1e-300), 0)
-            direction = _scale_layers(cohort, direction, (1 - self.momentum) * unit)
-            earlier = self._memory.get("reference")
-            if earlier is not None:
-                direction = direction + self.momentum * earlier.to(direction)
-        self._memory = {**self._memory, "reference": direction.clone()}
+        if self.reference == "previous":
+            kept = direction.clone()
+        else:
+            share = (1 - self.momentum) * self._unit_factors(lengths)
+            kept = cohort.scaled(direction, share, self._memory.get("reference"), self.momentum)
+        self._memory = {**self._memory, "reference": kept}
+
+    def _unit_factors(self, lengths: Tensor) -> Tensor:
+        return torch.where(lengths > 0, 1 / (lengths + self.eps).clamp(min=_TINY), 0)
 
 
 @dataclass(frozen=True)
 class _Reference:
-    vector: Tensor | None
+    vector: Vector
     scale: Tensor  # (Q,): r^q = scale[q] vector^q
     dots: Tensor  # (Q, m): <x_i^q, r^q>
-
-
-def _lengths(cohort: Cohort, vector: Tensor) -> Tensor:
-    norms = torch.stack([torch.linalg.vector_norm(vector[s]) for s in cohort.layout.slices])
-    return norms.to("cpu", torch.float64)
-
-
-def _scale_layers(cohort: Cohort, vector: Tensor, factors: Tensor) -> Tensor:
-    parts = zip(cohort.layout.slices, factors.tolist(), strict=True)
-    return torch.cat([vector[block] * factor for block, factor in parts])
 
 
 def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:

@@ -80,12 +80,8 @@ class _Problem:
         """Recompute one layer's K in float64."""
         if self.cohort.matrix.dtype == torch.float64:
             return self.kernel[layer]
-        rows = self.units(layer)
-        return _with_idle_ones(rows @ rows.T, self.active[layer])
-
-    def units(self, layer: int) -> Tensor:
-        block = self.cohort.matrix[:, self.cohort.layout.slices[layer]]
-        return self.scale[layer].unsqueeze(-1) * block.to("cpu", torch.float64)
+        gram = self.cohort.precise_gram(layer).unsqueeze(0)
+        return _unit_kernel(gram, self.scale[layer : layer + 1], self.active[layer : layer + 1])[0]
 
 
 def _renormalised(targets: Tensor, active: Tensor) -> Tensor:
@@ -97,10 +93,6 @@ def _renormalised(targets: Tensor, active: Tensor) -> Tensor:
 
 def _unit_kernel(grams: Tensor, scale: Tensor, active: Tensor) -> Tensor:
     kernel = grams * scale.unsqueeze(-1) * scale.unsqueeze(-2)
-    return _with_idle_ones(kernel, active)
-
-
-def _with_idle_ones(kernel: Tensor, active: Tensor) -> Tensor:
     # An inactive row becomes an equation c_i = 0 of its own, so all layers keep the same size.
     return kernel + torch.diag_embed((~active).to(kernel.dtype))
 
@@ -124,8 +116,9 @@ def _solve_carefully(problem: _Problem, layer: int) -> tuple[Tensor, int]:
     dtype = problem.cohort.matrix.dtype
     cutoff = max(len(rows), problem.cohort.layout.sizes[layer]) * torch.finfo(dtype).eps
     gap = problem.gap[layer][rows]
-    if dtype == torch.float64:
-        solution, rank = singular_solve(problem.units(layer)[rows], gap, cutoff)
+    if dtype == torch.float64 and problem.cohort.in_memory:
+        units = problem.scale[layer].unsqueeze(-1) * problem.cohort.block(layer)
+        solution, rank = singular_solve(units[rows], gap, cutoff)
     else:
         kernel = problem.precise_kernel(layer)[rows][:, rows]
         solution, rank = eigen_solve(kernel, gap, cutoff)
@@ -134,10 +127,12 @@ def _solve_carefully(problem: _Problem, layer: int) -> tuple[Tensor, int]:
 
 
 def _solve_at_least(problem: _Problem) -> tuple[Tensor, Tensor]:
+    trusted = trusted_solve(problem.kernel, problem.gap, problem.cohort.matrix.dtype).trusted
     coefficients = torch.zeros_like(problem.gap)
-    for layer in range(len(problem.gap)):
+    for layer, plain in enumerate(trusted.tolist()):
         rows = torch.nonzero(problem.active[layer]).flatten()
         if len(rows):
-            kernel = problem.precise_kernel(layer)[rows][:, rows]
+            kernel = problem.kernel[layer] if plain else problem.precise_kernel(layer)
+            kernel = kernel[rows][:, rows]
             coefficients[layer, rows] = at_least_dual(kernel, problem.gap[layer][rows])
     return coefficients, (coefficients > 0).sum(-1)

@@ -19,6 +19,8 @@ def block_grams(matrix: Tensor, slices: Sequence[slice]) -> Tensor:
     grams = matrix.new_empty(len(slices), count, count)
     for index, block in enumerate(slices):
         torch.mm(matrix[:, block], matrix[:, block].T, out=grams[index])
+    if not bool(torch.isfinite(grams).all()) and matrix.dtype != torch.float64:
+        return block_grams(matrix.to(torch.float64), slices)  # squares of huge rows overflow
     return grams.to("cpu", torch.float64)
 
 
