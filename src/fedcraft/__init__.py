@@ -2,6 +2,7 @@
 
 from fedcraft.aggregators import Aggregator, Certificate, Step, aggregator
 from fedcraft.errors import FedcraftError
+from fedcraft.outofcore import aggregate_files
 from fedcraft.updates import Layout, Updates
 
 __version__ = "0.1.0"
@@ -14,5 +15,6 @@ __all__ = [
     "Step",
     "Updates",
     "__version__",
+    "aggregate_files",
     "aggregator",
 ]

@@ -142,19 +142,23 @@ class RoundInput:
 
     def check(self, *, drop_nonfinite: bool) -> Cohort:
         """Return the cohort these arguments describe, or say what is wrong with them."""
+        cohort = Cohort(**self.fields())
+        return without_nonfinite(cohort, _finite_rows(cohort), drop=drop_nonfinite)
+
+    def fields(self) -> dict[str, Any]:
+        """Return the cohort's fields, each checked but for NaN and Inf in the rows."""
         matrix, layers, ids, weights = self._unpack()
         _check_matrix(matrix)
         count, dimension = matrix.shape
-        cohort = Cohort(
-            matrix=matrix,
-            layout=as_layout(layers, dimension),
-            client_ids=_client_ids(ids, count),
-            weights=_weights(weights, count),
-            losses=_optional("losses", self.losses, count),
-            steps=_optional("steps", self.steps, count),
-            client_lr=_client_lr(self.client_lr),
-        )
-        return without_nonfinite(cohort, _finite_rows(cohort), drop=drop_nonfinite)
+        return {
+            "matrix": matrix,
+            "layout": as_layout(layers, dimension),
+            "client_ids": _client_ids(ids, count),
+            "weights": _weights(weights, count),
+            "losses": _optional("losses", self.losses, count),
+            "steps": _optional("steps", self.steps, count),
+            "client_lr": _client_lr(self.client_lr),
+        }
 
     def _unpack(self) -> tuple[Tensor, object, Sequence[ClientId] | None, Numbers]:
         given = self.updates

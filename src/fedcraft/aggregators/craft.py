@@ -83,15 +83,11 @@ class Craft(Aggregator):
             constraint=self.constraint,
         )
         rows, keep = self._special_layers(cohort, solution)
-        scale = reference.scale * keep
-        direction = cohort.combine(rows, reference.vector, scale)
         dots = (cohort.grams @ rows.unsqueeze(-1)).squeeze(-1) + reference.dots * keep.unsqueeze(-1)
-        lengths = cohort.lengths(direction)
-        if self.clip is not None:
-            shrink = (self.clip / lengths.clamp(min=_TINY)).clamp(max=1)
-            direction = cohort.scaled(direction, shrink)
-            lengths, dots = lengths * shrink, dots * shrink.unsqueeze(-1)
-        self._remember(cohort, direction, lengths)
+        shrink = self._shrinkage(rows, keep, dots, reference)
+        rows, keep, dots = rows * shrink.unsqueeze(-1), keep * shrink, dots * shrink.unsqueeze(-1)
+        direction = cohort.combine(rows, reference.vector, reference.scale * keep)
+        self._remember(cohort, direction)
         correction = Correction(
             solution.targets,
             solution.active,
@@ -114,6 +110,14 @@ class Craft(Aggregator):
             )
         return targets
 
+    def _shrinkage(self, rows: Tensor, keep: Tensor, dots: Tensor, reference: _Reference) -> Tensor:
+        """Return the factor by layer that brings ||g^q|| down to ``clip``."""
+        if self.clip is None:
+            return torch.ones_like(keep)
+        along = (rows * reference.dots).sum(-1) + keep * reference.square  # <r, g>
+        square = (rows * dots).sum(-1) + keep * along  # ||g||^2 = <sum_i c_i x_i + r, g>
+        return (self.clip / square.clamp(min=_TINY).sqrt()).clamp(max=1)
+
     def _special_layers(self, cohort: Cohort, solution: Projection) -> tuple[Tensor, Tensor]:
         """Return the rows and the share of the reference where the projection does not apply."""
         usable = solution.active.sum(-1)
@@ -131,17 +135,20 @@ class Craft(Aggregator):
         vector = self._memory.get("reference")
         if vector is None:
             nothing = torch.zeros(layers, dtype=torch.float64)
-            return _Reference(None, nothing, nothing.unsqueeze(-1).expand(-1, cohort.size))
-        scale = self._unit_factors(cohort.lengths(vector))
-        return _Reference(vector, scale, scale.unsqueeze(-1) * cohort.dots(vector))
+            dots = nothing.unsqueeze(-1).expand(-1, cohort.size)
+            return _Reference(None, nothing, dots, nothing)
+        lengths = cohort.lengths(vector)
+        scale = self._unit_factors(lengths)
+        dots = scale.unsqueeze(-1) * cohort.dots(vector)
+        return _Reference(vector, scale, dots, (scale * lengths).square())
 
-    def _remember(self, cohort: Cohort, direction: Vector, lengths: Tensor) -> None:
+    def _remember(self, cohort: Cohort, direction: Vector) -> None:
         if self.reference == "none":
             return
         if self.reference == "previous":
             kept = direction.clone()
         else:
-            share = (1 - self.momentum) * self._unit_factors(lengths)
+            share = (1 - self.momentum) * self._unit_factors(cohort.lengths(direction))
             kept = cohort.scaled(direction, share, self._memory.get("reference"), self.momentum)
         self._memory = {**self._memory, "reference": kept}
 
@@ -154,6 +161,7 @@ class _Reference:
     vector: Vector
     scale: Tensor  # (Q,): r^q = scale[q] vector^q
     dots: Tensor  # (Q, m): <x_i^q, r^q>
+    square: Tensor  # (Q,): ||r^q||^2, one or zero
 
 
 def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:

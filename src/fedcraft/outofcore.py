@@ -1,0 +1,223 @@
+"""Aggregate client updates that lie in safetensors files, within a memory budget.
+
+Only the m x m geometry is kept; the data are read in pieces: once for the Gram matrices, once for
+the products with the last step, once for the weighted sum that is written to ``out``. A rule whose
+work goes through its cohort's methods (average, config, craft, ...) gives the same result as in
+memory. The last step is remembered as the file it was written to: keep that file until the next
+round is done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from fedcraft.aggregators import Aggregator, Step
+from fedcraft.aggregators.cohort import Cohort, RoundInput, Vector, without_nonfinite
+from fedcraft.errors import InputError
+from fedcraft.updates import ClientId, Grouping, Layout
+
+__all__ = ["DiskVector", "aggregate_files"]
+
+_DTYPES = {"F32": torch.float32, "F64": torch.float64}
+_HEADER_BYTES = 8
+
+
+def aggregate_files(
+    aggregator: Aggregator,
+    files: Sequence[str | Path],
+    out: str | Path,
+    *,
+    weights: Sequence[float] | None = None,
+    client_ids: Sequence[ClientId] | None = None,
+    losses: Sequence[float] | None = None,
+    steps: Sequence[float] | None = None,
+    client_lr: float | None = None,
+    group: Grouping = "layer",
+    budget_mb: int = 256,
+) -> Step:
+    """Aggregate one safetensors file of updates per client into the file ``out``.
+
+    Every file holds the same float32 or float64 tensors g_i = theta_t - theta_i. Peak memory beyond
+    the interpreter's own is about ``budget_mb``, however large the model and however many layers.
+    The step's direction is a ``DiskVector``: ``out`` is an ordinary safetensors file.
+    """
+    if not files:
+        raise InputError("files: the cohort is empty; at least one client must take part")
+    rows = [_open(Path(file)) for file in files]
+    for row in rows[1:]:
+        if row.shapes != rows[0].shapes or row.dtype != rows[0].dtype:
+            raise InputError(f"{row.path}: its tensors differ from those of {rows[0].path}")
+    layout = Layout.from_tensors(rows[0].shapes, group)
+    stand_in = torch.empty(len(rows), layout.dimension, dtype=rows[0].dtype, device="meta")
+    ids = [row.path.stem for row in rows] if client_ids is None else client_ids
+    given = RoundInput(stand_in, weights, layout, ids, losses, steps, client_lr)
+    cohort = FileCohort(**given.fields(), rows=tuple(rows), out=Path(out), budget=budget_mb * 2**20)
+    finite = torch.isfinite(cohort.square_norms.sum(0))
+    return aggregator.aggregate_cohort(
+        without_nonfinite(cohort, finite, drop=aggregator.nonfinite == "drop")
+    )
+
+
+@dataclass(frozen=True)
+class DiskVector:
+    """A flat vector in the data part of a safetensors file."""
+
+    path: Path
+    offset: int
+    dtype: torch.dtype
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def read(self, start: int, stop: int) -> Tensor:
+        kind = np.dtype(str(self.dtype).removeprefix("torch."))
+        position = self.offset + start * kind.itemsize
+        values = np.fromfile(self.path, kind, count=stop - start, offset=position)
+        if len(values) != stop - start:
+            raise InputError(f"{self.path}: the file is shorter than its header says")
+        return torch.from_numpy(values)
+
+    def clone(self) -> DiskVector:
+        """Itself: the file is the copy."""
+        return self
+
+
+@dataclass(frozen=True)
+class FileCohort(Cohort):
+    """A cohort whose rows are files; ``matrix`` only stands for their shape and dtype."""
+
+    rows: tuple[DiskVector, ...] = ()
+    out: Path = Path()
+    budget: int = 0
+
+    @cached_property
+    def grams(self) -> Tensor:
+        return torch.stack([self._gram(layer) for layer in range(len(self.layout))])
+
+    def _gram(self, layer: int, dtype: torch.dtype | None = None) -> Tensor:
+        gram = torch.zeros(self.size, self.size, dtype=torch.float64)
+        for start, stop in self._pieces(layer):
+            block = self._block(start, stop).to(dtype or self.matrix.dtype)
+            gram += block @ block.T
+        return gram
+
+    def precise_gram(self, layer: int) -> Tensor:
+        return self._gram(layer, torch.float64)
+
+    def average_dots(self) -> Tensor:
+        return self.grams @ self.weights
+
+    @cached_property
+    def square_norms(self) -> Tensor:
+        return torch.diagonal(self.grams, dim1=1, dim2=2).clone()
+
+    def dots(self, vector: Vector) -> Tensor:
+        dots = torch.zeros(len(self.layout), self.size, dtype=torch.float64)
+        for layer, start, stop in self._all_pieces():
+            dots[layer] += self._block(start, stop) @ vector.read(start, stop)
+        return dots
+
+    def lengths(self, vector: Vector) -> Tensor:
+        squares = torch.zeros(len(self.layout), dtype=torch.float64)
+        for layer, start, stop in self._all_pieces():
+            squares[layer] += vector.read(start, stop).to(torch.float64).square().sum()
+        return squares.sqrt()
+
+    def combine(
+        self, coefficients: Tensor, base: Vector = None, base_scale: Tensor | None = None
+    ) -> Vector:
+        weights = coefficients.expand(len(self.layout), -1).to(self.matrix.dtype)
+
+        def pieces() -> Iterator[Tensor]:
+            for layer, start, stop in self._all_pieces():
+                piece = self._block(start, stop).T @ weights[layer]
+                if base is not None and base_scale is not None:
+                    piece.add_(base.read(start, stop), alpha=float(base_scale[layer]))
+                yield piece
+
+        return self._write(self.out, pieces())
+
+    def scaled(
+        self, vector: Vector, factors: Tensor, other: Vector = None, other_factor: float = 0.0
+    ) -> Vector:
+        def pieces() -> Iterator[Tensor]:
+            for layer, start, stop in self._all_pieces():
+                piece = vector.read(start, stop) * float(factors[layer])
+                if other is not None:
+                    piece.add_(other.read(start, stop), alpha=other_factor)
+                yield piece
+
+        return self._write(self.out.with_name(f"{self.out.stem}.reference.safetensors"), pieces())
+
+    def select(self, rows: Tensor, dropped: tuple[ClientId, ...] = ()) -> Cohort:
+        kept = super().select(rows, dropped)
+        return replace(kept, rows=tuple(self.rows[i] for i in rows.tolist()))  # type: ignore[call-arg]
+
+    def _write(self, path: Path, pieces: Iterator[Tensor]) -> DiskVector:
+        header = _header(self.rows[0].shapes, self.matrix.dtype)
+        partial = path.with_name(path.name + ".partial")
+        with partial.open("wb") as file:
+            file.write(header)
+            for piece in pieces:
+                file.write(piece.numpy().tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        return DiskVector(path, len(header), self.matrix.dtype, self.rows[0].shapes)
+
+    def _block(self, start: int, stop: int) -> Tensor:
+        block = torch.empty(self.size, stop - start, dtype=self.matrix.dtype)
+        for index, row in enumerate(self.rows):
+            block[index] = row.read(start, stop)
+        return block
+
+    def _pieces(self, layer: int) -> Iterator[tuple[int, int]]:
+        # A piece lives as the block, one row in flight, a float64 copy at worst, and the result.
+        bytes_per_column = self.matrix.dtype.itemsize * (3 * self.size + 4)
+        width = max(1, self.budget // bytes_per_column)
+        bounds = self.layout.layers[layer]
+        for start in range(bounds.start, bounds.stop, width):
+            yield start, min(start + width, bounds.stop)
+
+    def _all_pieces(self) -> Iterator[tuple[int, int, int]]:
+        for layer in range(len(self.layout)):
+            for start, stop in self._pieces(layer):
+                yield layer, start, stop
+
+
+def _open(path: Path) -> DiskVector:
+    """Read a file's header; its tensors must be of one float type and follow each other."""
+    try:
+        with safe_open(path, framework="pt") as file:  # checks the header against the file's size
+            names = list(file.keys())
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path}: not a readable safetensors file ({error})") from error
+    with path.open("rb") as raw:
+        length = int.from_bytes(raw.read(_HEADER_BYTES), "little")
+        header = json.loads(raw.read(length))
+    entries = sorted((header[n]["data_offsets"][0], n, header[n]) for n in names)
+    kinds = {entry["dtype"] for _, _, entry in entries}
+    if len(kinds) != 1 or not kinds <= set(_DTYPES):
+        raise InputError(f"{path}: expected tensors of one type, F32 or F64, found {sorted(kinds)}")
+    shapes = {name: tuple(entry["shape"]) for _, name, entry in entries}
+    return DiskVector(path, _HEADER_BYTES + length, _DTYPES[kinds.pop()], shapes)
+
+
+def _header(shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype) -> bytes:
+    code = next(code for code, known in _DTYPES.items() if known == dtype)
+    entries, position = {}, 0
+    for name, shape in shapes.items():
+        end = position + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        entries[name] = {"dtype": code, "shape": list(shape), "data_offsets": [position, end]}
+        position = end
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % 8)  # the format aligns its data to eight bytes
+    return len(text).to_bytes(_HEADER_BYTES, "little") + text
