@@ -9,8 +9,11 @@ from fedcraft.local.base import (
     Loss,
     SeedAddress,
 )
+from fedcraft.local.sgd import decayed_rate
+from fedcraft.local.table import OBJECTIVES, local_objective, register
 
 __all__ = [
+    "OBJECTIVES",
     "ClientData",
     "ClientState",
     "LocalObjective",
@@ -18,4 +21,7 @@ __all__ = [
     "LocalTask",
     "Loss",
     "SeedAddress",
+    "decayed_rate",
+    "local_objective",
+    "register",
 ]

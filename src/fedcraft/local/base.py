@@ -37,7 +37,7 @@ __all__ = [
 ClientState = dict[str, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) -> mean over the batch
 
-_EVALUATION_BATCH = 1000  # bounds the memory of a pass over everything a client has
+_PART = 1000
 
 
 class SeedAddress(NamedTuple):
@@ -73,6 +73,12 @@ class ClientData:
     def whole(self) -> tuple[Tensor, Tensor]:
         """Return all samples in their own order, unaugmented."""
         return self.tensors.gather(self.rows)
+
+    def parts(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield :meth:`whole` in pieces that bound the memory of a pass through the model."""
+        inputs, labels = self.whole()
+        for first in range(0, len(labels), _PART):
+            yield inputs[first : first + _PART], labels[first : first + _PART]
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,12 +191,8 @@ class LocalObjective(ABC):
         model.load(theta)
         _set_mode(model, training=False)
         with torch.no_grad():
-            inputs, labels = data.whole()
-            total = 0.0
-            for first in range(0, len(labels), _EVALUATION_BATCH):
-                part = slice(first, first + _EVALUATION_BATCH)
-                total += float(self.loss(model(inputs[part]), labels[part])) * len(labels[part])
-        return total / len(labels)
+            parts = [(len(y), float(self.loss(model(x), y))) for x, y in data.parts()]
+        return sum(size * mean for size, mean in parts) / len(data)
 
     def personal_vector(self, model: FlatModel, task: LocalTask) -> Tensor:
         """Return the parameters this client is evaluated with: theta, unless personalised.

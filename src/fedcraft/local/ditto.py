@@ -1,0 +1,84 @@
+"""Ditto: a personal model beside the global one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from fedcraft.local.base import ClientState, LocalObjective, LocalResult, LocalTask
+from fedcraft.local.descent import Pull, check_range, descend
+from fedcraft.local.table import local_objective
+from fedcraft.models.flat import FlatModel
+
+__all__ = ["Ditto"]
+
+_PERSONAL = "personal"
+_INNER = "inner."
+
+
+class Ditto(LocalObjective):
+    """v_i <- v_i - lr (grad f_i(v_i; batch) + lam (v_i - theta_t)), beside any way to train theta.
+
+    v_i starts at theta_0, is kept by the client and moves only when the client takes part; the
+    client is evaluated with it. What is uploaded is that of ``inner`` (a name, a mapping with
+    "name" and parameters, or an objective), bit for bit. As in the authors' code both models see
+    the same batches and the anchor is the *broadcast* model, so the two descents do not depend on
+    each other and run one after the other instead of interleaved. Cost: twice the inner's.
+
+    ``personal_lr`` is the rate of v_i; the task's rate if left out.
+    """
+
+    personal = True
+
+    def __init__(
+        self,
+        *,
+        lam: float = 1.0,
+        personal_lr: float | None = None,
+        inner: str | Mapping[str, Any] | LocalObjective = "plain",
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        check_range("lam", lam)
+        self.lam = lam
+        self.personal_lr = personal_lr
+        self.inner = _objective(inner, options)
+
+    def _run(self, model: FlatModel, task: LocalTask) -> LocalResult:
+        result = self.inner._run(model, replace(task, state=_inner_state(task.state)))
+        trained = model.vector.clone()
+        personal = self._descend_personally(model, task)
+        model.load(trained)
+        return replace(result, state=_outer_state(personal, result.state))
+
+    def _descend_personally(self, model: FlatModel, task: LocalTask) -> Tensor:
+        model.load(self.personal_vector(model, task))
+        lr = task.lr if self.personal_lr is None else self.personal_lr
+        descend(model, task.batches(), self.loss, lr, pull=Pull(task.theta, self.lam))
+        return model.vector.clone()
+
+    def personal_vector(self, model: FlatModel, task: LocalTask) -> Tensor:
+        """Return v_i: theta_0 for a client that never took part."""
+        kept = task.kept(_PERSONAL)
+        return task.start() if kept is None else kept
+
+
+def _objective(
+    inner: str | Mapping[str, Any] | LocalObjective, options: Mapping[str, Any]
+) -> LocalObjective:
+    if isinstance(inner, LocalObjective):
+        return inner
+    params = {"name": inner} if isinstance(inner, str) else dict(inner)
+    return local_objective(**{**options, **params})
+
+
+def _outer_state(personal: Tensor, inner: ClientState | None) -> ClientState:
+    return {_PERSONAL: personal} | {_INNER + name: kept for name, kept in (inner or {}).items()}
+
+
+def _inner_state(state: ClientState | None) -> ClientState | None:
+    names = [name for name in state or {} if name.startswith(_INNER)]
+    return {name.removeprefix(_INNER): (state or {})[name] for name in names} or None

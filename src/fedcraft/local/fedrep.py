@@ -1,0 +1,120 @@
+"""FedRep: a shared body, and a head that never leaves the client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedcraft.errors import InputError
+from fedcraft.local.base import LocalObjective, LocalResult, LocalTask
+from fedcraft.local.descent import Solver, check_range, descend
+from fedcraft.models.flat import FlatModel, trainable
+
+__all__ = ["FedRep"]
+
+_HEAD = "head"
+
+
+class FedRep(LocalObjective):
+    """``head_epochs`` on the client's own head with the body fixed, then the body with it fixed.
+
+    ``head`` names the head's parameters or modules; the last module that owns a parameter if left
+    out. ``body_epochs`` is the task's number of epochs if left out. Momentum, and weight decay
+    on everything but biases, as in the authors' code; their CIFAR runs train the head for 10
+    epochs. A fixed tensor does not move (under torch < 2 theirs still drifts by momentum).
+
+    The uploaded row is zero on the head's coordinates, so the server's head stays theta_0's and a
+    layer-wise rule sees an inactive layer there. Reports A_i of the body's descent.
+    """
+
+    personal = True
+
+    def __init__(
+        self,
+        *,
+        head: Sequence[str] | None = None,
+        head_epochs: int = 10,
+        body_epochs: int | None = None,
+        momentum: float = 0.5,
+        weight_decay: float = 1e-4,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        check_range("head_epochs", head_epochs)
+        check_range("body_epochs", body_epochs or 0)
+        self.head = None if head is None else tuple(head)
+        self.head_epochs, self.body_epochs = head_epochs, body_epochs
+        self.solver = Solver(momentum, weight_decay, decay_biases=False)
+
+    def _run(self, model: FlatModel, task: LocalTask) -> LocalResult:
+        split = _split(model, self.head)
+        split.put_head(model.vector, self._own_head(split, task))
+        body_epochs = task.epochs if self.body_epochs is None else self.body_epochs
+        stream = task.batches(self.head_epochs + body_epochs)
+        on_head = islice(stream, self.head_epochs * task.batches_per_epoch)
+        shared = (self.loss, task.lr)
+        descend(model, on_head, *shared, solver=self.solver, parameters=split.head)
+        done = descend(model, stream, *shared, solver=self.solver, parameters=split.body)
+        own = split.take_head(model.vector)
+        split.put_head(model.vector, split.take_head(task.theta))
+        return LocalResult(len(task.data), done.steps, done.train_loss, state={_HEAD: own})
+
+    def _own_head(self, split: _Split, task: LocalTask) -> Tensor:
+        kept = task.kept(_HEAD)
+        return split.take_head(task.start()) if kept is None else kept
+
+    def personal_vector(self, model: FlatModel, task: LocalTask) -> Tensor:
+        """Return the shared body with the client's own head (theta_0's if it never took part)."""
+        split = _split(model, self.head)
+        vector = task.theta.clone()
+        split.put_head(vector, self._own_head(split, task))
+        return vector
+
+
+@dataclass(frozen=True)
+class _Split:
+    """The parameters of head and body, and where the head lies in the flat vector."""
+
+    head: dict[str, nn.Parameter]
+    body: dict[str, nn.Parameter]
+    places: tuple[slice, ...]
+
+    def take_head(self, vector: Tensor) -> Tensor:
+        return torch.cat([vector[place] for place in self.places])
+
+    def put_head(self, vector: Tensor, head: Tensor) -> None:
+        first = 0
+        for place in self.places:
+            size = place.stop - place.start
+            vector[place] = head[first : first + size]
+            first += size
+
+
+def _split(model: FlatModel, head: tuple[str, ...] | None) -> _Split:
+    named = dict(trainable(model.module))
+    wanted = head if head is not None else (next(reversed(named)).rpartition(".")[0],)
+    owns = {name: _belongs(name, wanted) for name in named}
+    if not any(owns.values()) or all(owns.values()):
+        raise InputError(
+            f"head: expected parameters or modules that leave a body, found {list(wanted)}; "
+            f"the model has {list(named)}"
+        )
+    places, start = [], 0
+    for name, parameter in named.items():
+        stop = start + parameter.numel()
+        places += [slice(start, stop)] if owns[name] else []
+        start = stop
+    return _Split(
+        {name: p for name, p in named.items() if owns[name]},
+        {name: p for name, p in named.items() if not owns[name]},
+        tuple(places),
+    )
+
+
+def _belongs(name: str, wanted: tuple[str, ...]) -> bool:
+    return any(name == part or name.startswith(f"{part}.") for part in wanted)

@@ -1,0 +1,38 @@
+"""FedProx: local training that is pulled back to the broadcast model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedcraft.local.base import LocalObjective, LocalResult, LocalTask
+from fedcraft.local.descent import Pull, Solver, check_range, descend
+from fedcraft.models.flat import FlatModel
+
+__all__ = ["Proximal"]
+
+
+class Proximal(LocalObjective):
+    """theta <- theta - lr (grad f_i(theta; batch) + mu (theta - theta_t)): FedProx's client.
+
+    The first step equals plain SGD's. ``lr * mu >= 2`` diverges. Reports FedNova's
+    A_i = (1 - (1 - lr mu)^K) / (lr mu). Cost: one more pass over the parameters per batch. The
+    stragglers that FedProx's authors simulate belong to the engine, not to the client.
+    """
+
+    def __init__(
+        self,
+        *,
+        mu: float = 0.01,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        check_range("mu", mu)
+        self.mu = mu
+        self.solver = Solver(momentum, weight_decay)
+
+    def _run(self, model: FlatModel, task: LocalTask) -> LocalResult:
+        pull = Pull(task.theta, self.mu)
+        done = descend(model, task.batches(), self.loss, task.lr, solver=self.solver, pull=pull)
+        return LocalResult(len(task.data), done.steps, done.train_loss)
