@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -87,7 +87,8 @@ class LocalTask:
 
     ``theta`` is the broadcast model theta_t, ``initial`` the run's theta_0 (where the personal part
     of a client starts that was never sampled before; ``theta`` if left out), ``lr`` the rate of
-    this round, already decayed, ``state`` what the client kept from its last participation.
+    this round, already decayed, ``state`` what the client kept from its last participation,
+    ``buffers`` the broadcast buffers (those in the module if left out; they are no geometry).
     ``report_loss`` asks for the mean training loss at ``theta``: one more forward pass.
     """
 
@@ -99,6 +100,7 @@ class LocalTask:
     batch_size: int = 50
     state: ClientState | None = None
     initial: Tensor | None = None
+    buffers: dict[str, Tensor] | None = None
     report_loss: bool = False
 
     def __post_init__(self) -> None:
@@ -144,7 +146,8 @@ class LocalResult:
     ``steps`` is FedNova's A_i = ||a_i||_1, the weight of the local gradients in the update: the
     number of batches for plain SGD. ``loss`` is the loss at theta_t if it was asked for,
     ``train_loss`` the mean over the local batches (NaN without any). ``state`` replaces the
-    client's kept state; None keeps nothing.
+    client's kept state; None keeps nothing. ``buffers`` are the module's after training, if it has
+    any.
     """
 
     samples: int
@@ -152,6 +155,7 @@ class LocalResult:
     train_loss: float
     loss: float | None = None
     state: ClientState | None = None
+    buffers: dict[str, Tensor] | None = None
 
 
 class LocalObjective(ABC):
@@ -174,17 +178,16 @@ class LocalObjective(ABC):
     def train(self, model: FlatModel, task: LocalTask, out: Tensor) -> LocalResult:
         """Train one client and write its row g_i = theta_t - theta_i into ``out``, in place.
 
-        ``model`` is scratch: what it held before has no influence, what it holds after has no
-        meaning. ``out`` must not overlap with ``task.theta``.
+        ``model`` is scratch: its vector and mode before have no influence and after have no
+        meaning; its buffers are as before. ``out`` must not overlap with ``task.theta``.
         """
-        before = self.loss_at(model, task.theta, task.data) if task.report_loss else None
-        model.load(task.theta)
-        with _training(model, task.address):
-            result = self._run(model, task)
-        torch.sub(task.theta, model.vector, out=out)
-        if before is None:
-            return result
-        return LocalResult(result.samples, result.steps, result.train_loss, before, result.state)
+        with _own_buffers(model, task):
+            before = self.loss_at(model, task.theta, task.data) if task.report_loss else None
+            model.load(task.theta)
+            with _training(model, task.address):
+                result = self._run(model, task)
+            torch.sub(task.theta, model.vector, out=out)
+            return replace(result, loss=before, buffers=model.buffers() or None)
 
     def loss_at(self, model: FlatModel, theta: Tensor, data: ClientData) -> float:
         """Return the client's mean training loss at ``theta``: no dropout, no augmentation."""
@@ -205,13 +208,8 @@ class LocalObjective(ABC):
 
 @contextmanager
 def _training(model: FlatModel, address: SeedAddress) -> Iterator[None]:
-    """Training mode, with torch's global CPU generator lent to dropout and given back as it was.
-
-    Buffers (running statistics) are given back too: they are no geometry, and the next client must
-    not see what this one left in them.
-    """
+    """Training mode, with torch's global CPU generator lent to dropout and given back as it was."""
     _set_mode(model, training=True)
-    buffers = [(buffer, buffer.clone()) for buffer in model.module.buffers()]
     lent = torch.default_generator
     state = lent.get_state()
     run_seed, *place = address
@@ -220,8 +218,18 @@ def _training(model: FlatModel, address: SeedAddress) -> Iterator[None]:
         yield
     finally:
         lent.set_state(state)
-        for buffer, before in buffers:
-            buffer.copy_(before)
+
+
+@contextmanager
+def _own_buffers(model: FlatModel, task: LocalTask) -> Iterator[None]:
+    """The task's buffers for a while: the next client must not see what this one left in them."""
+    before = model.buffers()
+    if task.buffers is not None:
+        model.load_buffers(task.buffers)
+    try:
+        yield
+    finally:
+        model.load_buffers(before)
 
 
 def _set_mode(model: FlatModel, *, training: bool) -> None:

@@ -49,9 +49,10 @@ class Ditto(LocalObjective):
 
     def _run(self, model: FlatModel, task: LocalTask) -> LocalResult:
         result = self.inner._run(model, replace(task, state=_inner_state(task.state)))
-        trained = model.vector.clone()
+        trained, buffers = model.vector.clone(), model.buffers()
         personal = self._descend_personally(model, task)
         model.load(trained)
+        model.load_buffers(buffers)
         return replace(result, state=_outer_state(personal, result.state))
 
     def _descend_personally(self, model: FlatModel, task: LocalTask) -> Tensor:
