@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedcraft.data import Tensors
-from fedcraft.errors import InputError
+from fedcraft.errors import InputError, StateError
 from fedcraft.models.flat import FlatModel
 from fedcraft.seeds import generator, torch_generator
 
@@ -120,7 +120,14 @@ class LocalTask:
 
     def kept(self, name: str) -> Tensor | None:
         """Return one tensor of the client's state, None if it never took part."""
-        return None if self.state is None else self.state[name]
+        if self.state is None:
+            return None
+        if name not in self.state:
+            raise StateError(
+                f"state of client {self.address.client}: expected {name!r}, found "
+                f"{sorted(self.state)}; it was kept by another local objective"
+            )
+        return self.state[name]
 
     def start(self) -> Tensor:
         """Return theta_0, where personal models begin."""
