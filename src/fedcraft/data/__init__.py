@@ -8,18 +8,18 @@
 from fedcraft.data.batches import Tensors, crop_flip, prepare
 from fedcraft.data.dataset import Dataset, from_arrays, from_torch
 from fedcraft.data.federation import Client, Federation, federate
+from fedcraft.data.loading import Source, load, sources
 from fedcraft.data.partition import (
     Partition,
     dirichlet,
     iid,
+    make_partition,
     natural,
-    partition,
     partitioners,
     quantity,
     shards,
 )
 from fedcraft.data.ragged import Ragged
-from fedcraft.data.sources import Source, load, sources
 from fedcraft.data.table import from_table
 
 __all__ = [
@@ -38,8 +38,8 @@ __all__ = [
     "from_torch",
     "iid",
     "load",
+    "make_partition",
     "natural",
-    "partition",
     "partitioners",
     "prepare",
     "quantity",

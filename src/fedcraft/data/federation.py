@@ -15,7 +15,7 @@ from torch import Tensor
 from fedcraft.data import splitfile
 from fedcraft.data.batches import Tensors, tensors_of
 from fedcraft.data.dataset import Dataset
-from fedcraft.data.partition import Partition, partition
+from fedcraft.data.partition import Partition, make_partition
 from fedcraft.data.ragged import Ragged
 from fedcraft.errors import DataError
 from fedcraft.seeds import generator
@@ -185,7 +185,7 @@ def federate(
     set aside, rounded down, so at least one sample is left to train on. ``params`` go to the
     partitioner.
     """
-    made = partition(dataset, partitioner, clients, seed=seed, **params)
+    made = make_partition(dataset, partitioner, clients, seed=seed, **params)
     return cut(dataset, made, seed, train_fraction, validation_fraction)
 
 

@@ -26,8 +26,8 @@ __all__ = [
     "Partition",
     "dirichlet",
     "iid",
+    "make_partition",
     "natural",
-    "partition",
     "partitioners",
     "quantity",
     "shards",
@@ -136,7 +136,7 @@ def partitioners() -> dict[str, tuple[str, ...]]:
     return {name: _parameters(rule) for name, rule in _PARTITIONERS.items()}
 
 
-def partition(
+def make_partition(
     dataset: Dataset, name: str, clients: int | None = None, *, seed: int = 0, **params: Any
 ) -> Partition:
     """Split ``dataset`` by the partitioner of that name; only natural does without ``clients``."""

@@ -1,0 +1,131 @@
+"""Models by name or import path, initialised from their own random stream."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedcraft.errors import ConfigError, InputError
+from fedcraft.models.cnn import cnn
+from fedcraft.models.mlp import mlp
+from fedcraft.models.norms import has_batchnorm
+from fedcraft.models.resnet import resnet
+from fedcraft.seeds import torch_generator
+
+__all__ = ["build", "models", "seeded"]
+
+Factory = Callable[..., nn.Module]
+
+_FACTORIES: dict[str, Factory] = {
+    "cnn": cnn,
+    "mlp": mlp,
+    "resnet20": partial(resnet, depth=20),
+    "resnet56": partial(resnet, depth=56),
+    "resnet110": partial(resnet, depth=110),
+}
+
+
+def models() -> tuple[str, ...]:
+    """Return the names that :func:`build` knows."""
+    return tuple(_FACTORIES)
+
+
+def build(
+    name: str, *, input_shape: Sequence[int], classes: int, seed: int = 0, **params: Any
+) -> nn.Module:
+    """Return a freshly initialised model; the same seed gives the same bits.
+
+    ``name`` is one of :func:`models`, or ``"package.module:Name"``: your own module class or
+    factory, called with ``params`` and with ``input_shape`` and ``classes`` if it takes them. The
+    global random state is as before afterwards.
+
+    >>> sum(p.numel() for p in build("mlp", input_shape=(784,), classes=62).parameters())
+    209662
+    """
+    if classes < 1 or not input_shape or min(input_shape) < 1:
+        raise InputError(
+            "classes and every side of input_shape must be at least 1, but they are "
+            f"{classes} and {tuple(input_shape)}"
+        )
+    factory = _imported(name) if ":" in name else _named(name)
+    given = {"input_shape": tuple(input_shape), "classes": classes}
+    arguments = {**_accepted(factory, given), **params}
+    _check_arguments(name, factory, arguments)
+    with seeded(torch_generator(seed, "model").initial_seed()):
+        module = factory(**arguments)
+    return _checked(name, module)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed torch's global CPU generator inside the block and restore it after.
+
+    For what cannot take a generator of its own: initialisation and dropout.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def _named(name: str) -> Factory:
+    if name not in _FACTORIES:
+        near = difflib.get_close_matches(name, _FACTORIES, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(
+            f"unknown model {name!r}; there are {', '.join(_FACTORIES)}, or 'package.module:Name' "
+            f"for your own.{hint}"
+        )
+    return _FACTORIES[name]
+
+
+def _imported(path: str) -> Factory:
+    module_name, _, attribute = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"model {path!r} cannot be imported ({error}); expected 'package.module:Name' of "
+            "something on the Python path"
+        ) from error
+    if not callable(found):
+        raise ConfigError(f"model {path!r} must be a class or function, but it is {found!r}")
+    factory: Factory = found
+    return factory
+
+
+def _accepted(factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
+    parameters = inspect.signature(factory).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return arguments
+    return {name: value for name, value in arguments.items() if name in parameters}
+
+
+def _check_arguments(name: str, factory: Factory, arguments: dict[str, Any]) -> None:
+    try:
+        inspect.signature(factory).bind(**arguments)
+    except TypeError as error:
+        raise ConfigError(
+            f"model {name!r} cannot be called with {sorted(arguments)}: {error}; its signature is "
+            f"{inspect.signature(factory)}"
+        ) from error
+
+
+def _checked(name: str, module: object) -> nn.Module:
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"model {name!r} must give an nn.Module, but gave {type(module)}")
+    if has_batchnorm(module):
+        warnings.warn(
+            f"model {name!r} has BatchNorm, whose running statistics mix the clients' data; "
+            "fedcraft.models.replace_batchnorm(module) swaps it for GroupNorm",
+            stacklevel=3,
+        )
+    return module

@@ -1,0 +1,114 @@
+"""A module whose trainable parameters are one flat vector."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedcraft.errors import InputError
+
+__all__ = ["FlatModel"]
+
+
+class FlatModel:
+    """A module whose parameters and gradients are views of two flat tensors.
+
+    ``vector`` holds the trainable floating-point parameters in the order of
+    ``named_parameters()``, ``gradient`` their gradients; ``backward()`` adds into it in place. So
+    a step of SGD is ``vector.sub_(gradient, alpha=lr)``, loading a model is one copy, and nothing
+    is ever gathered or scattered. Frozen parameters and buffers stay the module's own.
+
+    The module given is changed in place. ``vector`` may be handed in, e.g. a row of a shared
+    matrix; the module's present values are copied into it. Parameters stay contiguous: a
+    channels_last weight would change the order of the coordinates.
+    """
+
+    def __init__(self, module: nn.Module, vector: Tensor | None = None) -> None:
+        named = trainable(module)
+        example = named[0][1]
+        size = sum(parameter.numel() for _, parameter in named)
+        self.module = module
+        self.vector = _storage(vector, size, example)
+        self.gradient = torch.zeros_like(self.vector)
+        self.parameters = [parameter for _, parameter in named]
+        start = 0
+        for parameter in self.parameters:
+            stop = start + parameter.numel()
+            self._bind(parameter, start, stop)
+            start = stop
+
+    def _bind(self, parameter: nn.Parameter, start: int, stop: int) -> None:
+        place = self.vector[start:stop].view(parameter.shape)
+        place.copy_(parameter.detach())
+        parameter.data = place
+        parameter.grad = self.gradient[start:stop].view(parameter.shape)
+
+    def __call__(self, inputs: Tensor) -> Any:
+        return self.module(inputs)
+
+    def __len__(self) -> int:
+        return self.vector.numel()
+
+    def load(self, vector: Tensor) -> None:
+        """Copy ``vector`` into the parameters."""
+        if vector.shape != self.vector.shape:
+            raise InputError(
+                f"vector must have shape {tuple(self.vector.shape)}, but it has "
+                f"{tuple(vector.shape)}"
+            )
+        self.vector.copy_(vector)
+
+    def zero_grad(self) -> None:
+        """Set the gradient to zero: one fill."""
+        self.gradient.zero_()
+
+    def descend(self, loss: Tensor, lr: float) -> None:
+        """Take one plain SGD step down ``loss``.
+
+        What zero_grad, backward, ``vector.sub_(gradient, alpha=lr)`` do, up to rounding, but the
+        gradient is neither zeroed nor added up, which saves two passes over d numbers. Leaves
+        ``gradient`` alone; parameters the loss does not reach stay as they are.
+        """
+        gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+        with torch.no_grad():
+            for parameter, gradient in zip(self.parameters, gradients, strict=True):
+                if gradient is not None:
+                    parameter.sub_(gradient, alpha=lr)
+
+    def buffers(self) -> dict[str, Tensor]:
+        """Return copies of the module's buffers by name (they are not part of ``vector``)."""
+        return {name: value.clone() for name, value in self.module.named_buffers()}
+
+    def load_buffers(self, buffers: dict[str, Tensor]) -> None:
+        """Copy the given buffers into the module's."""
+        own = dict(self.module.named_buffers())
+        if set(own) != set(buffers):
+            raise InputError(f"buffers must be {sorted(own)}, but they are {sorted(buffers)}")
+        for name, value in buffers.items():
+            own[name].copy_(value)
+
+
+def trainable(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Return the trainable floating-point parameters; they must agree in type and device."""
+    named = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
+    if not named:
+        raise InputError("module must have trainable parameters, but it has none")
+    kinds = {(p.dtype, p.device) for _, p in named}
+    if len(kinds) > 1 or not named[0][1].is_floating_point():
+        raise InputError(f"parameters must be of one float type on one device, not {kinds}")
+    return named
+
+
+def _storage(vector: Tensor | None, size: int, example: Tensor) -> Tensor:
+    if vector is None:
+        return torch.empty(size, dtype=example.dtype, device=example.device)
+    fits = vector.shape == (size,) and vector.is_contiguous() and vector.dtype == example.dtype
+    if not fits or vector.device != example.device:
+        raise InputError(
+            f"vector must be a contiguous {example.dtype} tensor of shape ({size},) on "
+            f"{example.device}, but it is {vector.dtype} of {tuple(vector.shape)} on "
+            f"{vector.device}"
+        )
+    return vector

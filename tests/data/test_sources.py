@@ -1,0 +1,261 @@
+"""Data sets by name: found locally, decoded once, cached, and refused clearly when broken."""
+
+from __future__ import annotations
+
+import io
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+from fedcraft.data import Dataset, load, sources
+from fedcraft.data.hub import is_offline
+from fedcraft.errors import DataError, MissingExtraError
+
+Cifar = Callable[..., tuple[Path, np.ndarray]]
+Shard = Callable[..., np.ndarray]
+TEST_SHARD = "uoft-cs/cifar10/plain_text/test-00000-of-00001.parquet"
+
+
+def test_digits_need_no_file_and_are_normalised_by_their_own_moments() -> None:
+    digits = load("digits")
+    assert (len(digits), digits.input_shape, digits.classes) == (1797, (64,), 10)
+    scaled = digits.inputs / digits.scale
+    assert scaled.mean() == pytest.approx(digits.mean[0], abs=1e-4)
+    assert scaled.std() == pytest.approx(digits.std[0], abs=1e-4)
+
+
+def test_every_listed_source_is_listed_with_its_shape() -> None:
+    listed = sources()
+    assert set(listed) == {"digits", "cifar10", "cifar100", "femnist"}
+    assert listed["cifar100"].classes == 100
+    assert listed["femnist"].input_shape == (1, 28, 28)
+    assert [name for name, source in listed.items() if source.embedded] == ["digits"]
+
+
+def test_cifar_merges_all_shards_of_train_and_test_in_order(cifar: Cifar) -> None:
+    root, pixels = cifar()
+    data = load("cifar10", root=root)
+    np.testing.assert_array_equal(data.inputs, pixels)
+    assert data.inputs.dtype == np.uint8
+    assert data.augmentation == "crop-flip"
+    assert data.classes == 10
+
+
+def test_folder_comes_from_the_environment_too(
+    cifar: Cifar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, pixels = cifar()
+    monkeypatch.setenv("FEDCRAFT_DATA", str(root))
+    assert len(load("cifar10")) == len(pixels)
+
+
+def test_folder_with_the_parquet_files_themselves_is_found(cifar: Cifar) -> None:
+    root, _ = cifar()
+    folder = root / "uoft-cs" / "cifar10"
+    assert len(load("cifar10", root=folder)) == len(load("cifar10", root=folder / "plain_text"))
+
+
+def test_cifar100_reads_fine_labels_without_augmentation(tmp_path: Path, shard: Shard) -> None:
+    for split in ("train", "test"):
+        shard(tmp_path / f"{split}-00000-of-00001.parquet", "cifar100", 3)
+    data = load("cifar100", root=tmp_path)
+    assert (len(data), data.classes, data.augmentation) == (6, 100, "none")
+
+
+def femnist(tmp_path: Path, shard: Shard, **options: Any) -> Dataset:
+    writers = ["big"] * 9 + ["ann"] * 3 + ["bob"] * 4 + ["cyd"] * 2
+    path = tmp_path / "flwrlabs" / "femnist" / "data" / "train-00000-of-00001.parquet"
+    shard(path, "femnist", len(writers), writer_id=pa.array(writers))
+    return load("femnist", root=tmp_path, **options)
+
+
+def test_femnist_keeps_only_writers_within_the_limit(tmp_path: Path, shard: Shard) -> None:
+    data = femnist(tmp_path, shard, clients=3, max_samples=8)
+    assert data.owner_names == ("ann", "bob", "cyd")
+    assert data.owners is not None
+    assert np.bincount(data.owners).tolist() == [3, 4, 2]
+    assert data.classes == 62
+
+
+def test_femnist_draw_of_writers_follows_the_seed(tmp_path: Path, shard: Shard) -> None:
+    draws = {femnist(tmp_path, shard, clients=2, seed=s).owner_names for s in range(12)}
+    assert len(draws) > 2
+    same = [femnist(tmp_path, shard, clients=2, seed=5) for _ in range(2)]
+    assert same[0].fingerprint == same[1].fingerprint
+    assert same[0].owner_names == same[1].owner_names
+
+
+def test_femnist_with_all_writers_stays_memory_mapped(tmp_path: Path, shard: Shard) -> None:
+    data = femnist(tmp_path, shard, clients=None)
+    assert isinstance(data.inputs, np.memmap)
+    assert len(data) == 18
+
+
+def test_more_writers_than_there_are_is_refused(tmp_path: Path, shard: Shard) -> None:
+    with pytest.raises(DataError, match=r"clients must lie in 1\.\.3"):
+        femnist(tmp_path, shard, clients=4, max_samples=8)
+
+
+def test_unknown_name_offers_the_nearest() -> None:
+    with pytest.raises(DataError, match="Did you mean 'cifar10'"):
+        load("cifar-10")
+
+
+def test_option_a_source_does_not_take_is_refused(tmp_path: Path, shard: Shard) -> None:
+    with pytest.raises(DataError, match="clinets"):
+        femnist(tmp_path, shard, clinets=3)
+    with pytest.raises(DataError, match="digits"):
+        load("digits", clients=3)
+
+
+def test_offline_without_files_says_where_to_put_them(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="FEDCRAFT_DATA"):
+        load("cifar10", root=tmp_path)
+
+
+def test_missing_split_is_an_error_and_not_a_download(cifar: Cifar) -> None:
+    root, _ = cifar()
+    (root / TEST_SHARD).unlink()
+    with pytest.raises(DataError, match=r"no test-\*\.parquet"):
+        load("cifar10", root=root, offline=False)
+
+
+def test_missing_shard_is_noticed_by_the_names_of_the_others(cifar: Cifar) -> None:
+    root, _ = cifar()
+    (root / TEST_SHARD).with_name("train-00001-of-00002.parquet").unlink()
+    with pytest.raises(DataError, match="all shards"):
+        load("cifar10", root=root)
+
+
+def test_truncated_parquet_is_named(cifar: Cifar) -> None:
+    root, _ = cifar()
+    path = root / TEST_SHARD
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(DataError, match=f"{path.name} is not a whole Parquet file"):
+        load("cifar10", root=root)
+
+
+def test_parquet_damaged_inside_is_named(cifar: Cifar) -> None:
+    root, _ = cifar()
+    path = root / TEST_SHARD
+    content = bytearray(path.read_bytes())
+    content[4:2000] = bytes(1996)
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=path.name):
+        load("cifar10", root=root)
+
+
+def test_missing_column_is_named(cifar: Cifar) -> None:
+    root, _ = cifar(label=None)
+    with pytest.raises(DataError, match=r"\['label'\] are missing"):
+        load("cifar10", root=root)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (pa.array([0, 1, 2, 10]), r"0\.\.9.*label 10"),
+        (pa.array([0, -1, 2, 3]), "label -1"),
+        (pa.array([0, None, 2, 3]), "1 nulls"),
+        (pa.array(["a", "b", "c", "d"]), "must be integers"),
+    ],
+)
+def test_label_that_is_no_class_is_refused(cifar: Cifar, column: Any, message: str) -> None:
+    root, _ = cifar(label=column)
+    with pytest.raises(DataError, match=message):
+        load("cifar10", root=root)
+
+
+@pytest.mark.parametrize("data", [b"no image at all", None, b""])
+def test_row_that_is_no_image_is_named(cifar: Cifar, data: bytes | None) -> None:
+    kind = pa.struct([("bytes", pa.binary())])
+    root, _ = cifar(img=pa.array([{"bytes": data}] * 4, kind))
+    with pytest.raises(DataError, match="row 17 is no image"):
+        load("cifar10", root=root)
+
+
+def test_image_column_of_another_type_is_refused(cifar: Cifar) -> None:
+    root, _ = cifar(img=pa.array([1, 2, 3, 4]))
+    with pytest.raises(DataError, match="struct with 'bytes'"):
+        load("cifar10", root=root)
+
+
+def test_image_of_another_size_is_refused(tmp_path: Path, shard: Shard, cifar: Cifar) -> None:
+    root, _ = cifar()
+    buffer = io.BytesIO()
+    Image.new("RGB", (31, 32)).save(buffer, "PNG")
+    column = pa.array([{"bytes": buffer.getvalue(), "path": None}] * 4)
+    shard(root / TEST_SHARD, "cifar10", 4, img=column)
+    with pytest.raises(DataError, match=r"\(3, 32, 31\), not \(3, 32, 32\)"):
+        load("cifar10", root=root)
+
+
+def test_files_without_rows_are_refused(tmp_path: Path, shard: Shard) -> None:
+    shard(tmp_path / "train-00000-of-00001.parquet", "femnist", 0)
+    with pytest.raises(DataError, match="no rows"):
+        load("femnist", root=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["FEDCRAFT_OFFLINE", "HF_HUB_OFFLINE"])
+def test_either_variable_switches_the_network_off(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FEDCRAFT_OFFLINE")
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    assert not is_offline(None)
+    monkeypatch.setenv(name, "TRUE")
+    assert is_offline(None)
+    assert not is_offline(False)
+
+
+def fake_hub(monkeypatch: pytest.MonkeyPatch, download: Callable[..., str]) -> None:
+    hub = types.ModuleType("huggingface_hub")
+    hub.snapshot_download = download  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+
+
+def test_hub_is_asked_for_the_parquet_files_of_the_data_set(
+    cifar: Cifar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, pixels = cifar()
+    asked: list[Any] = []
+
+    def download(repository: str, **options: Any) -> str:
+        asked.append((repository, options))
+        return str(root / repository)
+
+    fake_hub(monkeypatch, download)
+    assert len(load("cifar10", offline=False)) == len(pixels)
+    options = {"repo_type": "dataset", "allow_patterns": ["plain_text/*.parquet"]}
+    assert asked == [("uoft-cs/cifar10", options)]
+
+
+def test_hub_that_fails_is_a_data_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def download(*_: Any, **__: Any) -> str:
+        raise ConnectionError("no route")
+
+    fake_hub(monkeypatch, download)
+    with pytest.raises(DataError, match="no route"):
+        load("cifar10", offline=False)
+
+
+@pytest.mark.parametrize("package", ["huggingface_hub", "pyarrow.parquet", "PIL.Image"])
+def test_missing_extra_says_the_pip_command(
+    package: str, cifar: Cifar, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, _ = cifar()
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtraError, match=r"fedcraft\[data\]"):
+        load("cifar10", root=None if package == "huggingface_hub" else root, offline=False)
+
+
+def test_sources_are_data_not_a_shared_mutable() -> None:
+    sources().clear()
+    assert "digits" in sources()
