@@ -120,9 +120,12 @@ class FileCohort(Cohort):
         return torch.diagonal(self.grams, dim1=1, dim2=2).clone()
 
     def dots(self, vector: Vector) -> Tensor:
-        dots = torch.zeros(len(self.layout), self.size, dtype=torch.float64)
-        for layer, start, stop in self._all_pieces():
-            dots[layer] += self._block(start, stop) @ vector.read(start, stop)
+        return torch.stack([self.layer_dots(q, vector) for q in range(len(self.layout))])
+
+    def layer_dots(self, layer: int, vector: Vector) -> Tensor:
+        dots = torch.zeros(self.size, dtype=torch.float64)
+        for start, stop in self._pieces(layer):
+            dots += self._block(start, stop) @ vector.read(start, stop)
         return dots
 
     def lengths(self, vector: Vector) -> Tensor:

@@ -27,9 +27,16 @@ __all__ = [
 ]
 
 RULES: dict[str, str] = {
+    "afl": "fedcraft.aggregators.afl:AFL",
     "average": "fedcraft.aggregators.average:Average",
     "config": "fedcraft.aggregators.config:ConFIG",
     "craft": "fedcraft.aggregators.craft:Craft",
+    "fedfv": "fedcraft.aggregators.fedfv:FedFV",
+    "fedlf": "fedcraft.aggregators.fedlf:FedLF",
+    "fedmdfg": "fedcraft.aggregators.fedmdfg:FedMDFG",
+    "fedmgda": "fedcraft.aggregators.fedmgda:FedMGDA",
+    "fednova": "fedcraft.aggregators.fednova:FedNova",
+    "qfedavg": "fedcraft.aggregators.qfedavg:QFedAvg",
 }
 
 

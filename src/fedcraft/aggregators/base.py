@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +53,7 @@ class Aggregator(ABC):
     certificate's O(m d) for rules that do not build Gram matrices anyway.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset()
+    needs: frozenset[str] = frozenset()
 
     def __init__(self, *, nonfinite: NonFinite = "raise", certify: bool = True) -> None:
         if nonfinite not in ("raise", "drop"):

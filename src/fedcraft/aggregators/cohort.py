@@ -84,6 +84,13 @@ class Cohort:
         """<x_i^q, v^q> for every layer and client, (Q, m) float64."""
         return block_dots(self.matrix, vector.to(self.matrix), self.layout.slices)
 
+    def layer_dots(self, layer: int, vector: Vector) -> Tensor:
+        """<x_i^q, v^q> for one layer, (m,) float64."""
+        block = self.layout.slices[layer]
+        return torch.mv(self.matrix[:, block], vector[block].to(self.matrix)).to(
+            "cpu", torch.float64
+        )
+
     def average_dots(self) -> Tensor:
         """<x_i^q, a^q> with a the weighted average, (Q, m) float64."""
         if "grams" in self.__dict__:
@@ -176,7 +183,8 @@ def _as_tensor(updates: object) -> Tensor:
     if isinstance(updates, Tensor):
         return updates.detach()
     if isinstance(updates, np.ndarray):
-        return torch.from_numpy(np.ascontiguousarray(updates))
+        backwards = any(stride < 0 for stride in updates.strides)  # torch knows no such views
+        return torch.from_numpy(updates.copy() if backwards else updates)
     raise InputError(
         "updates: expected a torch tensor, a numpy array or fedcraft.Updates, found "
         f"{type(updates).__name__}"

@@ -70,6 +70,8 @@ class ConFIG(Aggregator):
             solution.targets, solution.active, solution.rank, solution.correction_norm
         )
         direction = scope.combine(rows)
+        for layer in torch.nonzero(~solution.trusted).flatten().tolist():
+            dots[layer] = scope.layer_dots(layer, direction)
         if scope is cohort:
             return Outcome(direction, dots, None, correction if self._meets_targets else None)
         return Outcome(direction)

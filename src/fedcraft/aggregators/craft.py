@@ -87,6 +87,8 @@ class Craft(Aggregator):
         shrink = self._shrinkage(rows, keep, dots, reference)
         rows, keep, dots = rows * shrink.unsqueeze(-1), keep * shrink, dots * shrink.unsqueeze(-1)
         direction = cohort.combine(rows, reference.vector, reference.scale * keep)
+        for layer in torch.nonzero(~solution.trusted).flatten().tolist():
+            dots[layer] = cohort.layer_dots(layer, direction)  # large coefficients: measure
         self._remember(cohort, direction)
         correction = Correction(
             solution.targets,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedcraft.aggregators.cohort import Cohort
-from fedcraft.linalg import eigen_solve, singular_solve, trusted_solve
+from fedcraft.linalg import TrustedSolve, eigen_solve, singular_solve, trusted_solve
 from fedcraft.linalg.at_least import at_least_dual
 
 __all__ = ["Constraint", "Projection", "project"]
@@ -30,6 +30,7 @@ class Projection:
     active: Tensor  # (Q, m) bool
     rank: Tensor  # (Q,)
     correction_norm: Tensor  # (Q,): ||U^T c||
+    trusted: Tensor  # (Q,) bool: the Gram matrix tells this layer's products to rounding
 
 
 def project(
@@ -57,7 +58,8 @@ def project(
     gap = torch.where(active, shares - scale * reference_dots, 0)
     problem = _Problem(cohort, kernel, gap, active, scale)
     solve = _solve_equal if constraint == "equal" else _solve_at_least
-    coefficients, rank = solve(problem)
+    trusted = trusted_solve(kernel, gap, cohort.matrix.dtype)
+    coefficients, rank = solve(problem, trusted)
     correction = (coefficients * (kernel @ coefficients.unsqueeze(-1)).squeeze(-1)).sum(-1)
     return Projection(
         rows=scale * coefficients,
@@ -65,6 +67,7 @@ def project(
         active=active,
         rank=rank,
         correction_norm=correction.clamp(min=0).sqrt(),
+        trusted=trusted.trusted,
     )
 
 
@@ -97,9 +100,7 @@ def _unit_kernel(grams: Tensor, scale: Tensor, active: Tensor) -> Tensor:
     return kernel + torch.diag_embed((~active).to(kernel.dtype))
 
 
-def _solve_equal(problem: _Problem) -> tuple[Tensor, Tensor]:
-    dtype = problem.cohort.matrix.dtype
-    solved = trusted_solve(problem.kernel, problem.gap, dtype)
+def _solve_equal(problem: _Problem, solved: TrustedSolve) -> tuple[Tensor, Tensor]:
     coefficients = solved.coefficients
     rank = problem.active.sum(-1)
     for layer in torch.nonzero(~solved.trusted).flatten().tolist():
@@ -126,13 +127,12 @@ def _solve_carefully(problem: _Problem, layer: int) -> tuple[Tensor, int]:
     return coefficients, rank
 
 
-def _solve_at_least(problem: _Problem) -> tuple[Tensor, Tensor]:
-    trusted = trusted_solve(problem.kernel, problem.gap, problem.cohort.matrix.dtype).trusted
+def _solve_at_least(problem: _Problem, solved: TrustedSolve) -> tuple[Tensor, Tensor]:
     coefficients = torch.zeros_like(problem.gap)
-    for layer, plain in enumerate(trusted.tolist()):
+    for layer, plain in enumerate(solved.trusted.tolist()):
         rows = torch.nonzero(problem.active[layer]).flatten()
         if len(rows):
             kernel = problem.kernel[layer] if plain else problem.precise_kernel(layer)
             kernel = kernel[rows][:, rows]
             coefficients[layer, rows] = at_least_dual(kernel, problem.gap[layer][rows])
-    return coefficients, (coefficients > 0).sum(-1)
+    return coefficients, (coefficients != 0).sum(-1)

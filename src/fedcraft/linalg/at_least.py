@@ -7,13 +7,16 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor
 
+from fedcraft.linalg.alignment import eigen_solve
+
 __all__ = ["at_least_dual"]
 
-_SOFTENING = 1e-10
+_SOFTENING = 1e-8
+_CUTOFF = 1e-6
 
 
 def at_least_dual(kernel: Tensor, gap: Tensor) -> Tensor:
-    """Return lambda >= 0 so that g = r + U^T lambda solves min ||g - r||^2 s.t. U g >= rho.
+    """Return lambda so that g = r + U^T lambda solves min ||g - r||^2 s.t. U g >= rho.
 
     With K = U U^T and b = rho - U r the dual is min 1/2 l^T K l - b^T l over l >= 0: a non-negative
     least squares problem in a Cholesky factor of K. K is softened by a tiny multiple of the
@@ -37,10 +40,19 @@ def _polish(kernel: Tensor, gap: Tensor, softened: Tensor) -> Tensor:
     block = kernel[support][:, support]
     factor, failed = torch.linalg.cholesky_ex(block)
     if int(failed):
-        return softened
+        return _shortest(kernel, softened)
     exact = torch.zeros_like(softened)
     exact[support] = torch.cholesky_solve(gap[support].unsqueeze(-1), factor).squeeze(-1)
     slack = kernel @ exact - gap
     tolerance = 1e-9 * (1 + float(gap.abs().max()))
     optimal = bool((exact >= 0).all()) and bool((slack >= -tolerance).all())
-    return exact if optimal else softened
+    return exact if optimal else _shortest(kernel, softened)
+
+
+def _shortest(kernel: Tensor, multipliers: Tensor) -> Tensor:
+    """Return the smallest coefficients with the same U^T c.
+
+    Where demands contradict each other the multipliers grow like 1 / softening and cancel in
+    U^T c; float32 rows could not cancel them.
+    """
+    return eigen_solve(kernel, kernel @ multipliers, _CUTOFF)[0]

@@ -1,0 +1,79 @@
+"""The certificate says what an explicit computation on the direction would say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import fedcraft
+
+
+def explicit(updates, direction, sizes):
+    rows, start = [], 0
+    for size in sizes:
+        block = slice(start, start + size)
+        norms = np.linalg.norm(updates[:, block], axis=1)
+        rows.append(updates[:, block] @ direction[block] / np.where(norms > 0, norms, 1))
+        start += size
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("rule", ["average", "config", "craft"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_alignment_and_cosine_match_the_direction(rule, dtype):
+    rng = np.random.default_rng(0)
+    sizes = [30, 5, 100]
+    aggregator = fedcraft.aggregator(rule)
+    for _ in range(3):
+        updates = rng.normal(size=(6, 135)).astype(dtype)
+        updates[2, 30:35] = 0
+        step = aggregator.aggregate(updates, weights=[1, 2, 3, 4, 5, 6], layers=sizes)
+        alignment = explicit(updates, step.direction, sizes)
+        certificate = step.certificate
+        np.testing.assert_allclose(certificate.alignment, alignment, atol=2e-6)
+        lengths = [np.linalg.norm(b) for b in np.split(step.direction, [30, 35])]
+        np.testing.assert_allclose(
+            certificate.cosine, alignment / np.array(lengths)[:, None], atol=5e-6
+        )
+        overall = updates @ step.direction / np.linalg.norm(updates, axis=1)
+        np.testing.assert_allclose(certificate.overall_alignment, overall, atol=2e-6)
+        assert certificate.overall_conflicts_after == int((overall < 0).sum())
+        assert certificate.update_norm == pytest.approx(np.linalg.norm(step.direction), rel=1e-5)
+
+
+def test_conflicts_before_come_from_the_average_and_the_reference():
+    updates = np.array([[1.0, 0.1], [-1.0, 0.1], [1.0, -0.2]])
+    craft = fedcraft.aggregator("craft")
+    first = craft.aggregate(updates[:2]).certificate
+    assert first.overall_conflicts_reference == 0
+    again = craft.aggregate(updates).certificate
+    assert again.overall_conflicts_average == 1  # the average points along client 0 and 2
+    assert again.overall_conflicts_reference == 1  # the last step points up; client 2 down
+    assert again.client_ids == (0, 1, 2)
+
+
+def test_infeasible_layers_confess_their_residual_and_rank():
+    rng = np.random.default_rng(1)
+    step = fedcraft.aggregator("craft").aggregate(rng.normal(size=(8, 43)), layers=[3, 40])
+    certificate = step.certificate
+    assert certificate.rank.tolist() == [3, 8]
+    assert float(certificate.residual[0]) > 1e-2 > 1e-10 > float(certificate.residual[1])
+
+
+def test_rows_are_plain_values_for_a_table():
+    step = fedcraft.aggregator("craft").aggregate(torch.eye(3), layers=[1, 2])
+    rows = step.certificate.rows()
+    assert [row["layer"] for row in rows] == ["layer0", "layer1", "all"]
+    assert all(isinstance(value, (str, int, float)) for row in rows for value in row.values())
+
+
+def test_conflicting_clients_are_named():
+    updates = np.array([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.1]])
+    step = fedcraft.aggregator("average").aggregate(updates, client_ids=["ann", "bob", "cyd"])
+    assert step.certificate.conflicting_clients() == ("cyd",)
+    assert not step.certificate.conflict_free
+
+
+def test_certify_false_saves_the_work():
+    assert fedcraft.aggregator("average", certify=False).aggregate(np.eye(2)).certificate is None

@@ -1,0 +1,74 @@
+"""ConFIG's three meanings agree with the packages that define them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import fedcraft
+from fedcraft.errors import InputError
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+FILES = [
+    "config-a_duplicate_rows.npz",
+    "config-a_m2.npz",
+    "config-a_m4.npz",
+    "config-a_zero_row.npz",
+]
+
+
+def rule_for(key):
+    by_layer = "layerwise" in key
+    if "nolen" in key:
+        meaning = "layerwise" if by_layer else "target"
+    else:
+        meaning = "original"
+    weighting = "ones" if "equal" in key else "data"
+    return fedcraft.aggregator("config", meaning=meaning, weighting=weighting, by_layer=by_layer)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_published_variant_is_reproduced(name):
+    data = np.load(GOLDEN / name)
+    keys = [k for k in data.files if k.startswith(("config_", "torchjd_config"))]
+    assert keys
+    for key in keys:
+        found = rule_for(key).aggregate(
+            data["updates"], weights=data["rho"], layers=list(data["layer_sizes"])
+        )
+        error = np.abs(found.direction - data[key]).max() / np.abs(data[key]).max()
+        assert error <= 1e-11, key
+
+
+def test_the_original_agrees_with_torchjd_and_conflictfree_in_this_run():
+    torchjd = pytest.importorskip("torchjd.aggregation")
+    conflictfree = pytest.importorskip("conflictfree.grad_operator")
+    updates = torch.randn(5, 40, generator=torch.Generator().manual_seed(5))
+    found = fedcraft.aggregator("config", meaning="original").aggregate(updates).direction
+    torch.testing.assert_close(found, torchjd.ConFIG()(updates), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        found, conflictfree.ConFIG_update(list(updates)), atol=1e-5, rtol=1e-4
+    )
+
+
+def test_the_target_meaning_meets_its_targets_on_the_whole_vector():
+    rng = np.random.default_rng(0)
+    updates, rho = rng.normal(size=(4, 30)), np.array([0.1, 0.2, 0.3, 0.4])
+    rule = fedcraft.aggregator("config", meaning="target")
+    step = rule.aggregate(updates, weights=rho, layers=[10, 20])
+    np.testing.assert_allclose(step.certificate.overall_alignment, rho, atol=1e-12)
+
+
+def test_an_antipodal_pair_with_equal_weights_stays_put():
+    updates = np.array([[1.0, 2.0], [-1.0, -2.0]])
+    for meaning in ("original", "target", "layerwise"):
+        step = fedcraft.aggregator("config", meaning=meaning).aggregate(updates)
+        np.testing.assert_allclose(step.direction, 0.0, atol=1e-12)
+
+
+def test_an_unknown_meaning_is_named():
+    with pytest.raises(InputError, match="meaning"):
+        fedcraft.aggregator("config", meaning="fourth")

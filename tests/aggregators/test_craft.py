@@ -1,0 +1,185 @@
+"""What CRAFT promises: the authors' numbers in released-code mode, the paper's where they differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import fedcraft
+from fedcraft.errors import InputError
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+CASES = [
+    ("craft-a_edge.npz", 1e-11),
+    ("craft-a_float32.npz", 2e-5),
+    ("craft-a_multi_round.npz", 1e-11),
+    ("craft-a_two_clients_one_zero.npz", 1e-11),
+    ("craft-a_wide_infeasible.npz", 1e-11),
+]
+
+
+def rounds(name):
+    data = np.load(GOLDEN / name)
+    for t in range(int(data["n_rounds"])):
+        ids = data[f"r{t}_ids"]
+        arguments = {
+            "weights": data["rho_all"][ids],
+            "layers": [tuple(bounds) for bounds in data["slices"]],
+            "client_ids": ids,
+        }
+        yield data[f"r{t}_updates"], arguments, data[f"r{t}_agg"]
+
+
+def relative_error(found, expected):
+    return np.abs(found - expected).max() / max(np.abs(expected).max(), 1e-300)
+
+
+@pytest.mark.parametrize(("name", "tolerance"), CASES)
+def test_released_code_mode_reproduces_the_authors_rounds(name, tolerance):
+    craft = fedcraft.aggregator("craft", released_code=True)
+    for updates, arguments, expected in rounds(name):
+        step = craft.aggregate(updates, **arguments)
+        assert step.direction.dtype == updates.dtype
+        assert relative_error(step.direction, expected) <= tolerance
+
+
+def test_paper_mode_differs_from_the_released_code_only_where_one_client_is_usable():
+    paper = fedcraft.aggregator("craft", eps=0.0, tau=0.0)
+    code = fedcraft.aggregator("craft", released_code=True)
+    for updates, arguments, _ in rounds("craft-a_edge.npz"):
+        remembered = code.state_dict()
+        remembered_paper = {**remembered, "rule": "Craft"}
+        paper.load_state_dict(remembered_paper)
+        ours = paper.aggregate(updates, **arguments)
+        theirs = code.aggregate(updates, **arguments)
+        usable = ours.certificate.active.sum(-1)
+        for (start, stop), count in zip(arguments["layers"], usable.tolist(), strict=True):
+            same = np.allclose(ours.direction[start:stop], theirs.direction[start:stop], rtol=1e-9)
+            assert same == (count != 1)
+
+
+def test_a_single_client_gets_the_papers_formula_not_its_raw_update():
+    craft = fedcraft.aggregator("craft", eps=0.0)
+    first = craft.aggregate(np.array([[3.0, 4.0]])).direction
+    np.testing.assert_allclose(first, [0.6, 0.8])  # rho = 1: the unit update
+    second = craft.aggregate(np.array([[0.0, 2.0]])).direction
+    np.testing.assert_allclose(second, [0.6, 1.0])  # the reference keeps its other component
+
+
+def test_rows_below_tau_get_no_target_and_the_others_share_theirs():
+    updates = np.array([[1.0, 0.0, 0.0], [0.0, 1e-9, 0.0], [0.0, 0.0, 2.0]])
+    step = fedcraft.aggregator("craft").aggregate(updates, weights=[1, 2, 3])
+    np.testing.assert_allclose(step.direction, [0.25, 0.0, 0.75], atol=1e-9)
+    assert step.certificate.active.tolist() == [[True, False, True]]
+
+
+def test_without_any_active_row_a_layer_takes_the_weighted_average():
+    updates = np.array([[1e-8, 0.0, 1.0], [3e-8, 0.0, -1.0]])
+    step = fedcraft.aggregator("craft").aggregate(updates, weights=[1, 1], layers=[2, 1])
+    np.testing.assert_allclose(step.direction[:2], [2e-8, 0.0])
+
+
+def test_epsilon_shortens_the_rows_as_the_papers_normalisation_does():
+    updates = np.array([[1.0, 0.0], [0.0, 1.0]])
+    step = fedcraft.aggregator("craft", eps=1.0).aggregate(updates)
+    np.testing.assert_allclose(step.direction, [1.0, 1.0])  # rows of length 1/2, targets 1/2
+
+
+def test_the_first_round_is_the_minimum_norm_solution():
+    updates = np.random.default_rng(0).normal(size=(3, 8))
+    craft = fedcraft.aggregator("craft", eps=0.0).aggregate(updates).direction
+    units = updates / np.linalg.norm(updates, axis=1, keepdims=True)
+    np.testing.assert_allclose(craft, np.linalg.pinv(units) @ np.full(3, 1 / 3), atol=1e-12)
+
+
+def test_later_rounds_project_the_last_step_layer_by_layer():
+    rng = np.random.default_rng(1)
+    craft = fedcraft.aggregator("craft", eps=0.0)
+    previous = craft.aggregate(rng.normal(size=(3, 12)), layers=[7, 5]).direction
+    updates, rho = rng.normal(size=(4, 12)), np.array([0.1, 0.2, 0.3, 0.4])
+    found = craft.aggregate(updates, weights=rho, layers=[7, 5]).direction
+    for block in (slice(0, 7), slice(7, 12)):
+        units = updates[:, block] / np.linalg.norm(updates[:, block], axis=1, keepdims=True)
+        anchor = previous[block] / np.linalg.norm(previous[block])
+        expected = anchor + np.linalg.pinv(units) @ (rho - units @ anchor)
+        np.testing.assert_allclose(found[block], expected, atol=1e-12)
+
+
+def test_at_least_leaves_a_reference_alone_that_already_serves_everybody():
+    rng = np.random.default_rng(2)
+    base = np.ones(20)
+    craft = fedcraft.aggregator("craft", constraint="at_least", eps=0.0)
+    first = craft.aggregate(base + 0.1 * rng.normal(size=(5, 20))).direction
+    unit = first / np.linalg.norm(first)
+    again = craft.aggregate(base + 0.1 * rng.normal(size=(5, 20)))
+    np.testing.assert_allclose(again.direction, unit, atol=1e-12)
+    assert float(again.certificate.correction_norm.max()) == 0.0
+
+
+def test_uniform_targets_and_callables_replace_the_data_sizes():
+    updates, sizes = np.eye(2, 5), [1.0, 3.0]
+    uniform = fedcraft.aggregator("craft", target="uniform").aggregate(updates, weights=sizes)
+    np.testing.assert_allclose(uniform.direction[:2], [0.5, 0.5])
+    worst_first = fedcraft.aggregator("craft", target=lambda cohort: cohort.losses)
+    step = worst_first.aggregate(updates, weights=sizes, losses=[4.0, 1.0])
+    np.testing.assert_allclose(step.direction[:2], [0.8, 0.2])
+
+
+def test_a_callable_target_of_the_wrong_size_is_an_error():
+    craft = fedcraft.aggregator("craft", target=lambda cohort: torch.ones(7))
+    with pytest.raises(InputError, match="target: expected 2"):
+        craft.aggregate(np.eye(2))
+
+
+def test_without_a_reference_craft_is_config_by_layer():
+    rng = np.random.default_rng(3)
+    craft = fedcraft.aggregator("craft", reference="none", eps=0.0)
+    config = fedcraft.aggregator("config")
+    for _ in range(3):
+        updates = rng.normal(size=(4, 30))
+        ours = craft.aggregate(updates, weights=[1, 2, 3, 4], layers=[10, 20]).direction
+        theirs = config.aggregate(updates, weights=[1, 2, 3, 4], layers=[10, 20]).direction
+        np.testing.assert_allclose(ours, theirs, atol=1e-13)
+
+
+def test_the_moving_average_reference_remembers_unit_steps():
+    craft = fedcraft.aggregator("craft", reference="moving_average", momentum=0.5, eps=0.0)
+    first = craft.aggregate(np.array([[2.0, 0.0]])).direction  # (1, 0)
+    second = craft.aggregate(np.array([[0.0, 5.0]])).direction  # (1, 1)
+    np.testing.assert_allclose(first, [1.0, 0.0])
+    np.testing.assert_allclose(second, [1.0, 1.0])
+    mean = 0.25 * first + 0.5 * second / np.sqrt(2)
+    np.testing.assert_allclose(craft.state_dict()["reference"], mean)
+
+
+def test_clipping_bounds_every_layer_and_reports_what_it_costs():
+    rng = np.random.default_rng(4)
+    updates = rng.normal(size=(5, 40))
+    free = fedcraft.aggregator("craft").aggregate(updates, layers=[20, 20])
+    clipped = fedcraft.aggregator("craft", clip=0.1).aggregate(updates, layers=[20, 20])
+    for block in (slice(0, 20), slice(20, 40)):
+        assert np.linalg.norm(clipped.direction[block]) == pytest.approx(0.1)
+    assert float(free.certificate.residual.max()) < 1e-10
+    assert float(clipped.certificate.residual.min()) > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("params", "name"),
+    [
+        ({"constraint": "most"}, "constraint"),
+        ({"reference": "next"}, "reference"),
+        ({"target": "loss"}, "target"),
+        ({"momentum": 1.0}, "momentum"),
+        ({"tau": -1.0}, "tau"),
+        ({"eps": float("nan")}, "eps"),
+        ({"clip": 0.0}, "clip"),
+        ({"nonfinite": "ignore"}, "nonfinite"),
+        ({"radius": 1}, "radius"),
+    ],
+)
+def test_a_bad_parameter_is_named(params, name):
+    with pytest.raises(InputError, match=name):
+        fedcraft.aggregator("craft", **params)

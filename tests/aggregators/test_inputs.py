@@ -1,0 +1,117 @@
+"""Bad input is named, and leaves the aggregator as it was."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import fedcraft
+from fedcraft.errors import InputError, NonFiniteError, StateError
+
+GOOD = np.arange(12.0).reshape(3, 4) + 1
+
+
+def used_craft(**params):
+    craft = fedcraft.aggregator("craft", **params)
+    craft.aggregate(GOOD)
+    return craft
+
+
+@pytest.mark.parametrize(
+    ("updates", "arguments", "words"),
+    [
+        (GOOD[0], {}, "updates: expected a"),
+        (GOOD[:0], {}, "empty"),
+        (GOOD[:, :0], {}, "no coordinates"),
+        (GOOD.astype(np.int64), {}, "float32 or float64"),
+        (torch.ones(2, 4, dtype=torch.float16), {}, "cast them first"),
+        ([[1.0, 2.0]], {}, "updates: expected a torch tensor"),
+        (GOOD, {"weights": [1, 2]}, "weights: expected 3"),
+        (GOOD, {"weights": [1, 2, -1]}, "weights: expected >= 0"),
+        (GOOD, {"weights": [0, 0, 0]}, "weights: they are all zero"),
+        (GOOD, {"weights": [1, np.nan, 1]}, "weights: they hold NaN"),
+        (GOOD, {"layers": [2, 3]}, "layers: they add up to 5"),
+        (GOOD, {"layers": [slice(0, 2), slice(3, 4)]}, "follow each other"),
+        (GOOD, {"layers": [4, 0]}, "non-empty"),
+        (GOOD, {"layers": "conv"}, "layers: expected a Layout"),
+        (GOOD, {"client_ids": [1, 2]}, "client_ids: expected 3"),
+        (GOOD, {"client_ids": [1, 2, 2]}, "client_ids: they must differ"),
+        (GOOD, {"losses": [1.0]}, "losses: expected 3"),
+        (GOOD, {"client_lr": 0.0}, "client_lr: expected a positive"),
+        (np.ones((3, 5)), {}, "earlier rounds had 4 coordinates"),
+    ],
+)
+def test_a_wrong_argument_is_named_and_the_state_survives(updates, arguments, words):
+    craft = used_craft()
+    before = craft.state_dict()
+    with pytest.raises(InputError, match=words):
+        craft.aggregate(updates, **arguments)
+    after = craft.state_dict()
+    assert before.keys() == after.keys()
+    assert torch.equal(before["reference"], after["reference"])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_nonfinite_client_is_named(value):
+    bad = GOOD.copy()
+    bad[1, 2] = value
+    with pytest.raises(NonFiniteError, match="'bob'"):
+        used_craft().aggregate(bad, client_ids=["ann", "bob", "cyd"])
+
+
+def test_drop_leaves_a_nonfinite_client_out_and_says_so():
+    bad = GOOD.copy()
+    bad[1, 2] = np.nan
+    dropped = used_craft(nonfinite="drop").aggregate(bad, weights=[1, 5, 2], client_ids=[7, 8, 9])
+    without = used_craft().aggregate(GOOD[[0, 2]], weights=[1, 2], client_ids=[7, 9])
+    np.testing.assert_array_equal(dropped.direction, without.direction)
+    assert dropped.certificate.dropped == (8,)
+
+
+def test_drop_cannot_drop_everybody():
+    with pytest.raises(NonFiniteError):
+        used_craft(nonfinite="drop").aggregate(np.full((2, 4), np.nan))
+
+
+def test_a_finite_row_whose_sum_overflows_is_not_called_nonfinite():
+    big = np.full((2, 4), 3e38, dtype=np.float32)
+    big[1, :2] = -1
+    assert np.isfinite(fedcraft.aggregator("craft").aggregate(big).direction).all()
+
+
+def test_an_unknown_rule_suggests_the_nearest():
+    with pytest.raises(InputError, match="did you mean 'craft'"):
+        fedcraft.aggregator("crafd")
+
+
+def test_a_state_of_another_rule_is_refused():
+    with pytest.raises(StateError, match="expected one of Craft"):
+        used_craft().load_state_dict(fedcraft.aggregator("average").state_dict())
+
+
+def test_reset_forgets_the_reference():
+    craft = used_craft()
+    craft.reset()
+    fresh = fedcraft.aggregator("craft").aggregate(GOOD).direction
+    np.testing.assert_array_equal(craft.aggregate(GOOD).direction, fresh)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_kind_and_dtype_come_back(dtype):
+    rows = torch.from_numpy(GOOD).to(dtype)
+    assert fedcraft.aggregator("craft").aggregate(rows).direction.dtype == dtype
+    assert isinstance(fedcraft.aggregator("craft").aggregate(rows.numpy()).direction, np.ndarray)
+    wrapped = fedcraft.Updates.from_arrays(rows, layers=[1, 3], weights=[1, 2, 3])
+    found = fedcraft.aggregator("craft").aggregate(wrapped)
+    assert isinstance(found.direction, torch.Tensor)
+    assert found.certificate.layers == ("layer0", "layer1")
+
+
+def test_the_input_is_never_changed_nor_aliased():
+    rows = GOOD.copy()
+    craft = fedcraft.aggregator("craft")
+    step = craft.aggregate(rows)
+    np.testing.assert_array_equal(rows, GOOD)
+    step.direction[:] = 0
+    assert float(torch.as_tensor(craft.state_dict()["reference"]).abs().sum()) > 0
