@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 
 from fedcraft.data import Tensors
 from fedcraft.errors import InputError, StateError
-from fedcraft.models.flat import FlatModel
+from fedcraft.models import FlatModel, seeded
 from fedcraft.seeds import generator, torch_generator
 
 __all__ = [
@@ -46,6 +46,14 @@ class SeedAddress(NamedTuple):
     run_seed: int
     round: int
     client: int
+
+    def order(self) -> np.random.Generator:
+        """Return the stream of the client's batches: shuffles and augmentation."""
+        return generator(self.run_seed, "batches", self.round, self.client)
+
+    def dropout_seed(self) -> int:
+        """Return the seed lent to torch's global generator, the only one dropout draws from."""
+        return torch_generator(self.run_seed, "dropout", self.round, self.client).initial_seed()
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +146,7 @@ class LocalTask:
 
         Every call starts the client's stream anew, so two passes see the same batches.
         """
-        draw = generator(self.address.run_seed, "batches", *self.address[1:])
+        draw = self.address.order()
         for _ in range(self.epochs if epochs is None else epochs):
             inputs, labels = self.data.epoch(draw)
             for first in range(0, len(labels), self.batch_size):
@@ -191,7 +199,8 @@ class LocalObjective(ABC):
         with _own_buffers(model, task):
             before = self.loss_at(model, task.theta, task.data) if task.report_loss else None
             model.load(task.theta)
-            with _training(model, task.address):
+            _set_mode(model, training=True)
+            with seeded(task.address.dropout_seed()):
                 result = self._run(model, task)
             torch.sub(task.theta, model.vector, out=out)
             return replace(result, loss=before, buffers=model.buffers() or None)
@@ -211,20 +220,6 @@ class LocalObjective(ABC):
         memory with the task: read only.
         """
         return task.theta
-
-
-@contextmanager
-def _training(model: FlatModel, address: SeedAddress) -> Iterator[None]:
-    """Training mode, with torch's global CPU generator lent to dropout and given back as it was."""
-    _set_mode(model, training=True)
-    lent = torch.default_generator
-    state = lent.get_state()
-    run_seed, *place = address
-    lent.manual_seed(torch_generator(run_seed, "dropout", *place).initial_seed())
-    try:
-        yield
-    finally:
-        lent.set_state(state)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedcraft.local.base import ClientState, LocalObjective, LocalResult, LocalTask
 from fedcraft.local.descent import Pull, check_range, descend
 from fedcraft.local.table import local_objective
-from fedcraft.models.flat import FlatModel
+from fedcraft.models import FlatModel
 
 __all__ = ["Ditto"]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedcraft.errors import InputError
 from fedcraft.local.base import LocalObjective, LocalResult, LocalTask
 from fedcraft.local.descent import Batch, check_range, mean_loss, slopes
-from fedcraft.models.flat import FlatModel
+from fedcraft.models import FlatModel
 
 __all__ = ["PerFedAvg"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedcraft.local.base import LocalObjective, LocalResult, LocalTask
 from fedcraft.local.descent import Pull, Solver, check_range, descend
-from fedcraft.models.flat import FlatModel
+from fedcraft.models import FlatModel
 
 __all__ = ["Proximal"]
 

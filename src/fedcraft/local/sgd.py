@@ -7,7 +7,7 @@ from typing import Any, Literal
 from fedcraft.errors import InputError
 from fedcraft.local.base import LocalObjective, LocalResult, LocalTask
 from fedcraft.local.descent import Solver, descend
-from fedcraft.models.flat import FlatModel
+from fedcraft.models import FlatModel
 
 __all__ = ["PlainSGD", "decayed_rate"]
 
