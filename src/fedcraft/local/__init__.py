@@ -10,17 +10,20 @@ from fedcraft.local.base import (
     SeedAddress,
 )
 from fedcraft.local.sgd import decayed_rate
+from fedcraft.local.store import ClientStates, StateIndex
 from fedcraft.local.table import OBJECTIVES, local_objective, register
 
 __all__ = [
     "OBJECTIVES",
     "ClientData",
     "ClientState",
+    "ClientStates",
     "LocalObjective",
     "LocalResult",
     "LocalTask",
     "Loss",
     "SeedAddress",
+    "StateIndex",
     "decayed_rate",
     "local_objective",
     "register",

@@ -167,7 +167,7 @@ class ClientStates:
 
 
 def _unused(directory: Path, stem: str) -> Path:
-    """Return a new name: a run resumed from an earlier round must not replace a later one's file."""
+    """Return a new name: a run resumed from an earlier round replaces no later one's file."""
     names = (directory / f"{stem}-{version}.safetensors" for version in count())
     return next(path for path in names if not path.exists())
 
