@@ -1,0 +1,120 @@
+"""The work of one client, or one shard of an evaluation: the same in every executor."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedcraft.engine.job import SPLITS, Command, Desk, Job, Shard, shards
+from fedcraft.local import ClientData, LocalTask, SeedAddress
+from fedcraft.models.flat import FlatModel
+
+__all__ = ["Bench"]
+
+
+class Bench:
+    """One model, reset in place for whoever comes next; reads and writes the desk alone."""
+
+    def __init__(self, job: Job, desk: Desk, model: FlatModel) -> None:
+        self.job, self.desk, self.model = job, desk, model
+        self._shards: dict[tuple[str, ...], list[Shard]] = {}
+
+    def do(self, command: Command, unit: int) -> None:
+        """Do one unit of the command: a slot, or the number of a shard."""
+        if command.kind == "train":
+            self._train(command, unit)
+        elif command.kind == "loss":
+            self._loss(command, unit)
+        elif command.kind == "personal":
+            self._personal(command, unit)
+        else:
+            self._shard(self._plan(command.splits)[unit])
+
+    def subject(self, command: Command, unit: int) -> int | None:
+        """Return the client a unit is about, for messages."""
+        return None if command.kind == "evaluate" else int(self.desk.clients[unit])
+
+    def _train(self, command: Command, slot: int) -> None:
+        started = perf_counter()
+        desk, row = self.desk, self.desk.updates[slot]
+        task = self._task(command, slot)
+        result = self.job.objective.train(self.model, task, row)
+        desk.after.put(slot, result.state)
+        desk.buffers.put(slot, result.buffers)
+        loss = float("nan") if result.loss is None else result.loss
+        # A sum is finite unless the row holds NaN or Inf, or is about to overflow anyway.
+        numbers = (result.samples, result.steps, result.train_loss, loss, float(row.sum()))
+        desk.report[slot] = (*numbers, perf_counter() - started)
+
+    def _loss(self, command: Command, slot: int) -> None:
+        data = self._data(command, slot)
+        self._load_buffers()
+        self.desk.report[slot, 3] = self.job.objective.loss_at(self.model, self.desk.theta, data)
+
+    def _personal(self, command: Command, slot: int) -> None:
+        task = self._task(command, slot)
+        self._load_buffers()
+        self.model.load(self.job.objective.personal_vector(self.model, task))
+        self.model.module.eval()
+        for split in command.splits:
+            rows = self.job.federation.rows(int(self.desk.clients[slot]), split)
+            data = ClientData(self.job.tensors, rows)
+            self.desk.scores[slot, SPLITS.index(split)] = self._score(data)
+
+    @torch.no_grad()
+    def _score(self, data: ClientData) -> tuple[float, float]:
+        """Return (sum of losses, number of correct answers) over a client's samples."""
+        total, correct = 0.0, 0
+        for inputs, labels in data.parts():
+            outputs = self.model(inputs)
+            total += float(self.job.objective.loss(outputs, labels)) * len(labels)
+            correct += int((outputs.argmax(1) == labels).sum())
+        return total, float(correct)
+
+    @torch.no_grad()
+    def _shard(self, shard: Shard) -> None:
+        part = getattr(self.job.federation, shard.split)
+        losses, correct = self.desk.losses[shard.split], self.desk.correct[shard.split]
+        self._load_buffers()
+        self.model.load(self.desk.theta)
+        self.model.module.eval()
+        for start in range(shard.start, shard.stop, self.job.evaluate_batch):
+            span = slice(start, min(start + self.job.evaluate_batch, shard.stop))
+            inputs, labels = self.job.tensors.gather(part.indices[span])
+            outputs = self.model(inputs)
+            losses[span] = cross_entropy(outputs, labels, reduction="none")
+            correct[span] = outputs.argmax(1) == labels
+
+    def _plan(self, splits: tuple[str, ...]) -> list[Shard]:
+        if splits not in self._shards:
+            self._shards[splits] = shards(self.job, splits)
+        return self._shards[splits]
+
+    def _task(self, command: Command, slot: int) -> LocalTask:
+        client = int(self.desk.clients[slot])
+        return LocalTask(
+            theta=self.desk.theta,
+            data=self._data(command, slot),
+            lr=command.lr,
+            address=SeedAddress(self.job.seed, command.round, client),
+            epochs=self.job.epochs,
+            batch_size=self.job.batch_size,
+            state=self.desk.before.get(slot),
+            initial=self.desk.initial,
+            buffers=self._buffers(),
+            report_loss=command.report_loss,
+        )
+
+    def _data(self, command: Command, slot: int) -> ClientData:
+        return self.job.client_data(int(self.desk.clients[slot]), command.round)
+
+    def _buffers(self) -> dict[str, Tensor] | None:
+        return self.desk.buffers.get(self.desk.broadcast_buffers)
+
+    def _load_buffers(self) -> None:
+        buffers = self._buffers()
+        if buffers is not None:
+            self.model.load_buffers(buffers)

@@ -1,0 +1,117 @@
+"""Checkpoints: whole or not there at all, the last few kept, the newest good one found again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from fedcraft.engine.files import sync_directory
+from fedcraft.engine.statefile import read_state, write_state
+from fedcraft.errors import CheckpointError
+
+__all__ = ["Checkpoints"]
+
+_PREFIX = "round-"
+_TEMPORARY = ".unfinished-"
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The checkpoints of one run, ``directory/round-000123``, newest ``keep`` of them.
+
+    A checkpoint is written beside its place, forced to the disk and renamed, so that a crash at
+    any moment, or a full disk, leaves the earlier ones as they were.
+    """
+
+    directory: Path
+    keep: int = 2
+
+    def save(self, round_number: int, state: Mapping[str, Any]) -> Path:
+        """Write one checkpoint, then forget those beyond ``keep``."""
+        target = self.path(round_number)
+        try:
+            self._write(target, state)
+        except (OSError, SafetensorError) as error:
+            kept = self.rounds()
+            earlier = (
+                f"the one of round {kept[-1]} is intact" if kept else "there is no earlier one"
+            )
+            raise CheckpointError(
+                f"{target} cannot be written: {error}; {earlier}. Free some space or change the "
+                "run's directory, then resume"
+            ) from error
+        self._prune()
+        return target
+
+    def rounds(self) -> list[int]:
+        """Return the rounds that have a checkpoint, oldest first."""
+        if not self.directory.is_dir():
+            return []
+        names = [entry.name for entry in self.directory.iterdir()]
+        return sorted(int(n[len(_PREFIX) :]) for n in names if _is_checkpoint(n))
+
+    def path(self, round_number: int) -> Path:
+        """Return where the checkpoint of a round lies."""
+        return self.directory / f"{_PREFIX}{round_number:06d}"
+
+    def latest(self) -> dict[str, Any] | None:
+        """Read the newest good checkpoint, with a warning for every bad one passed over.
+
+        None if the run has no checkpoint; ``CheckpointError`` if it has some and none is good.
+        """
+        problems = []
+        for round_number in reversed(self.rounds()):
+            try:
+                return read_state(self.path(round_number))
+            except CheckpointError as error:
+                problems.append(str(error))
+                warnings.warn(f"checkpoint passed over: {error}", stacklevel=2)
+        if problems:
+            raise CheckpointError(
+                f"no checkpoint of {self.directory} can be used: {'; '.join(problems)}"
+            )
+        return None
+
+    def clear(self) -> None:
+        """Forget every checkpoint."""
+        if self.directory.is_dir():
+            shutil.rmtree(self.directory)
+
+    def _write(self, target: Path, state: Mapping[str, Any]) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._sweep()
+        temporary = self.directory / f"{_TEMPORARY}{target.name}-{os.getpid()}"
+        try:
+            temporary.mkdir()
+            write_state(temporary, state)
+            sync_directory(temporary)
+            if target.exists():
+                shutil.rmtree(target)
+            temporary.rename(target)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        sync_directory(self.directory)
+
+    def _prune(self) -> None:
+        for round_number in self.rounds()[: -self.keep]:
+            # Renamed first: a crash while deleting must not leave something that looks whole.
+            doomed = self.directory / f"{_TEMPORARY}{round_number}"
+            self.path(round_number).rename(doomed)
+            shutil.rmtree(doomed)
+
+    def _sweep(self) -> None:
+        for entry in self.directory.iterdir():
+            if entry.name.startswith(_TEMPORARY):
+                shutil.rmtree(entry, ignore_errors=True)
+
+
+def _is_checkpoint(name: str) -> bool:
+    return name.startswith(_PREFIX) and name[len(_PREFIX) :].isdigit()

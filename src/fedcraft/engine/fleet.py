@@ -1,0 +1,192 @@
+"""What the server asks of its clients: train, tell a loss, be evaluated. Any crew does the work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedcraft.data import Ragged
+from fedcraft.engine.crew import Crew
+from fedcraft.engine.job import REPORT, SPLITS, Command, Desk, Job, shards
+from fedcraft.local import ClientState
+from fedcraft.local.store import ClientStates
+
+__all__ = ["Fleet", "Scores", "Trained"]
+
+Buffers = dict[str, Tensor]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What came back from a cohort, row by row in the order of the clients' ids."""
+
+    clients: NDArray[np.int64]
+    updates: Tensor
+    report: Floats
+    states: list[ClientState | None]
+    buffers: list[Buffers | None]
+    with_losses: bool
+
+    def column(self, name: str) -> Floats:
+        """Return one number per client: samples, steps, train_loss, loss or busy."""
+        return self.report[:, REPORT.index(name)]
+
+    @property
+    def finite(self) -> NDArray[np.bool_]:
+        """Tell whose update, and loss where it was asked for, is finite."""
+        losses = self.column("loss") if self.with_losses else np.zeros(len(self.clients))
+        finite = np.isfinite(losses)
+        # A finite sum proves a row finite; an infinite one may be an overflow, so look again.
+        for row in np.flatnonzero(~np.isfinite(self.column("total"))):
+            finite[row] &= bool(self.updates[row].isfinite().all())
+        return finite
+
+    def select(self, mask: NDArray[np.bool_]) -> Trained:
+        """Return the clients under the mask."""
+        if mask.all():
+            return self
+        rows = np.flatnonzero(mask)
+        return Trained(
+            self.clients[mask],
+            self.updates[torch.from_numpy(rows)],
+            self.report[mask],
+            [self.states[row] for row in rows],
+            [self.buffers[row] for row in rows],
+            self.with_losses,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """One split, evaluated: mean loss and accuracy of every client that has samples in it."""
+
+    clients: NDArray[np.int64]
+    loss: Floats
+    accuracy: Floats
+    samples: NDArray[np.int64]
+
+
+class Fleet:
+    """The clients of a run behind one desk."""
+
+    def __init__(self, job: Job, desk: Desk, crew: Crew) -> None:
+        self.job, self.desk, self.crew = job, desk, crew
+        self._base_sizes = job.federation.train.sizes
+        self._one_pass = not job.objective.personal and job.objective.loss is cross_entropy
+
+    def broadcast(self, theta: Tensor, buffers: Buffers | None) -> None:
+        """Put the server's model where the clients see it."""
+        self.desk.theta.copy_(theta)
+        self.desk.buffers.put(self.desk.broadcast_buffers, buffers)
+
+    def train(
+        self,
+        clients: NDArray[np.int64],
+        states: ClientStates,
+        *,
+        round_index: int,
+        lr: float,
+        report_loss: bool,
+    ) -> Trained:
+        """Let the clients train from the broadcast model; nothing of the server's is changed."""
+        count = len(clients)
+        self._seat(clients, states)
+        command = Command("train", round_index, lr, report_loss)
+        self.crew.run(command, self._longest_first(clients))
+        desk = self.desk
+        return Trained(
+            clients,
+            desk.updates[:count],
+            desk.report[:count].copy(),
+            [_kept(desk.after.get(slot)) for slot in range(count)],
+            [_kept(desk.buffers.get(slot)) for slot in range(count)],
+            report_loss,
+        )
+
+    def losses(self, clients: NDArray[np.int64], round_index: int) -> Floats:
+        """Return the clients' mean training losses at the broadcast model."""
+        self.desk.clients[: len(clients)] = clients
+        self.crew.run(Command("loss", round_index), self._longest_first(clients))
+        return self.desk.report[: len(clients), REPORT.index("loss")].copy()
+
+    def evaluate(
+        self, states: ClientStates, splits: Sequence[str], round_index: int, lr: float
+    ) -> dict[str, Scores]:
+        """Score everybody: one pass over the concatenated samples, or client by client.
+
+        The second way is for personal models, and for losses of which only means are known. Of a
+        virtual federation the clients behind it are scored, unless their models are personal.
+        """
+        wanted = tuple(s for s in splits if getattr(self.job.federation, s).indices.size)
+        if self._one_pass:
+            return self._evaluate_samples(wanted, round_index)
+        return self._evaluate_clients(states, wanted, round_index, lr)
+
+    def close(self) -> None:
+        """End the crew."""
+        self.crew.close()
+
+    def _evaluate_samples(self, splits: tuple[str, ...], round_index: int) -> dict[str, Scores]:
+        command = Command("evaluate", round_index, splits=splits)
+        self.crew.run(command, range(len(shards(self.job, splits))))
+        return {split: self._segment(split) for split in splits}
+
+    def _segment(self, split: str) -> Scores:
+        part: Ragged = getattr(self.job.federation, split)
+        loss, correct = self.desk.losses[split].numpy(), self.desk.correct[split].numpy()
+        rows, count = part.rows, len(part)
+        sums = _sums(rows, loss, count), _sums(rows, correct, count)
+        return _means(np.arange(count), part.sizes, *sums)
+
+    def _evaluate_clients(
+        self, states: ClientStates, splits: tuple[str, ...], round_index: int, lr: float
+    ) -> dict[str, Scores]:
+        personal = self.job.objective.personal
+        everybody = len(self.job.federation) if personal else self.job.federation.base_clients
+        scores = np.zeros((everybody, len(SPLITS), 2))
+        command = Command("personal", round_index, lr, splits=splits)
+        for first in range(0, everybody, self.desk.slots):
+            clients = np.arange(first, min(first + self.desk.slots, everybody))
+            self._seat(clients, states)
+            self.crew.run(command, self._longest_first(clients))
+            scores[clients] = self.desk.scores[: len(clients)]
+        return {split: self._scored(split, scores[:, SPLITS.index(split)]) for split in splits}
+
+    def _scored(self, split: str, sums: Floats) -> Scores:
+        part: Ragged = getattr(self.job.federation, split)
+        clients = np.arange(len(sums))
+        return _means(clients, part.sizes[clients % len(part)], sums[:, 0], sums[:, 1])
+
+    def _seat(self, clients: NDArray[np.int64], states: ClientStates) -> None:
+        self.desk.clients[: len(clients)] = clients
+        for slot, client in enumerate(clients.tolist()):
+            self.desk.before.put(slot, states.get(client))
+
+    def _longest_first(self, clients: NDArray[np.int64]) -> list[int]:
+        sizes = self._base_sizes[clients % len(self._base_sizes)]
+        order: list[int] = np.argsort(-sizes, kind="stable").tolist()
+        return order
+
+
+def _sums(owners: NDArray[np.int64], values: NDArray[Any], count: int) -> Floats:
+    return np.asarray(np.bincount(owners, weights=values.astype(np.float64), minlength=count))
+
+
+def _means(
+    clients: NDArray[np.int64], sizes: NDArray[np.int64], loss: Floats, correct: Floats
+) -> Scores:
+    tested = sizes > 0
+    counts = sizes[tested]
+    return Scores(clients[tested], loss[tested] / counts, correct[tested] / counts, counts)
+
+
+def _kept(content: Mapping[str, Tensor] | None) -> dict[str, Tensor] | None:
+    return None if content is None else {name: value.clone() for name, value in content.items()}

@@ -1,0 +1,40 @@
+"""Who takes part in a round."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedcraft.engine.settings import Settings
+from fedcraft.errors import ConfigError
+from fedcraft.seeds import generator
+
+__all__ = ["Drawn", "draw_clients"]
+
+
+class Drawn(NamedTuple):
+    """The clients of a round, in the order of their ids: those who answer, those who do not."""
+
+    present: NDArray[np.int64]
+    absent: NDArray[np.int64]
+
+
+def draw_clients(settings: Settings, clients: int, round_index: int) -> Drawn:
+    """Draw S_t uniformly without replacement, and from it those who drop out.
+
+    Both draws have streams of their own, so the cohort does not depend on the dropout rate. Cost:
+    O(m) memory for m much smaller than N.
+    """
+    if settings.clients_per_round > clients:
+        raise ConfigError(
+            f"clients_per_round: expected at most the {clients} clients of the federation, found "
+            f"{settings.clients_per_round}"
+        )
+    draw = generator(settings.seed, "cohort", round_index)
+    cohort = np.sort(draw.choice(clients, settings.clients_per_round, replace=False))
+    if not settings.dropout:
+        return Drawn(cohort, cohort[:0])
+    lot = generator(settings.seed, "absence", round_index).random(cohort.size)
+    return Drawn(cohort[lot >= settings.dropout], cohort[lot < settings.dropout])

@@ -1,0 +1,48 @@
+"""When a run ends before its last round."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fedcraft.engine.settings import Settings
+
+__all__ = ["Stopping"]
+
+
+class Stopping:
+    """Target, patience and wall time; remembers the best mean accuracy across a resume."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._started = time.monotonic()
+        self.best: float | None = None
+        self.since_best = 0
+
+    def after_evaluation(self, mean: float) -> str | None:
+        """Count an evaluation in; return why the run should end, or None."""
+        if self.best is None or mean > self.best:
+            self.best, self.since_best = mean, 0
+        else:
+            self.since_best += 1
+        target, patience = self._settings.target_accuracy, self._settings.patience
+        if target is not None and mean >= target:
+            return f"target: mean accuracy {mean:.4f} reached {target}"
+        if patience is not None and self.since_best >= patience:
+            return f"patience: {patience} evaluations without a mean above {self.best:.4f}"
+        return None
+
+    def out_of_time(self) -> str | None:
+        """Return why the run should end now, or None."""
+        limit = self._settings.max_minutes
+        if limit is None or time.monotonic() - self._started < 60 * limit:
+            return None
+        return f"wall time: {limit} minutes have passed"
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run must know."""
+        return {"best": self.best, "since_best": self.since_best}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue; the clock starts anew, because the limit is that of a process."""
+        self.best, self.since_best = state["best"], state["since_best"]
