@@ -1,0 +1,1 @@
+"""Experiments: one config schema, runs, comparisons, sweeps, and the paper's own experiments."""

@@ -1,0 +1,71 @@
+"""From a configuration to the things it names: data, federation, model, settings."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from fedcraft.data import Dataset, Federation, federate, load
+from fedcraft.engine import Settings
+from fedcraft.errors import ConfigError
+from fedcraft.experiments.config import Config
+from fedcraft.models import build
+from fedcraft.seeds import generator
+
+__all__ = ["build_federation", "build_model", "build_settings"]
+
+
+def build_federation(config: Config) -> Federation:
+    """Load the data set and deal it out; the same keys give the same split, bit for bit."""
+    seed = config.seed if config.split_seed is None else config.split_seed
+    dataset = _sampled(_load(config, seed), config.samples, seed)
+    return federate(
+        dataset,
+        config.partition,
+        config.clients,
+        seed=seed,
+        train_fraction=config.train_fraction,
+        validation_fraction=config.validation_fraction,
+        **config.partition_params,
+    )
+
+
+def build_model(config: Config, dataset: Dataset) -> nn.Module:
+    """Return the freshly initialised model for this data set."""
+    return build(
+        config.model,
+        input_shape=dataset.input_shape,
+        classes=dataset.classes,
+        seed=config.seed,
+        **config.model_options,
+    )
+
+
+def build_settings(config: Config) -> Settings:
+    """Return what the engine is told."""
+    given = config.values()
+    known = {field.name: given[field.name] for field in fields(Settings) if field.name in given}
+    known["checkpoint_minutes"] = config.checkpoint_minutes or None
+    return Settings(**known)
+
+
+def _load(config: Config, seed: int) -> Dataset:
+    options: dict[str, Any] = dict(config.data_options)
+    if config.dataset == "femnist":
+        options |= {"clients": config.clients, "max_samples": config.max_samples, "seed": seed}
+    return load(config.dataset, root=config.data_root, offline=config.offline or None, **options)
+
+
+def _sampled(dataset: Dataset, samples: int | None, seed: int) -> Dataset:
+    if samples is None:
+        return dataset
+    if samples > len(dataset):
+        raise ConfigError(
+            f"samples: expected at most the {len(dataset)} of {dataset.name!r}, found {samples}. "
+            "Lower samples or leave it out."
+        )
+    chosen = generator(seed, "samples").choice(len(dataset), samples, replace=False)
+    return dataset.subset(np.sort(chosen))

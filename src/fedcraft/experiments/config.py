@@ -1,0 +1,230 @@
+"""Everything a run can be told, in one flat schema.
+
+A key has one place and one meaning, in a TOML file, on the command line and in Python alike. What
+is left out is filled in from the data set (see ``_BY_DATASET``), so that ``config.toml`` of a run
+directory holds every value that was used.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from fedcraft.engine.settings import Executor, NonFinitePolicy
+from fedcraft.updates import BufferPolicy, Grouping
+
+__all__ = ["MACHINE_KEYS", "TABLES", "Config", "Tracking"]
+
+Tracking = Literal["none", "tensorboard", "mlflow"]
+Device = Literal["auto", "cpu", "cuda"]
+
+Rate = Annotated[float, Field(gt=0, le=1000)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Count = Annotated[int, Field(ge=1, le=10_000_000)]
+Period = Annotated[int, Field(ge=0, le=10_000_000)]
+Minutes = Annotated[float, Field(ge=0, le=1e6)]
+
+TABLES = ("local", "aggregator", "server", "model_options", "data_options")
+# What changes how a run is done, but not what comes out of it.
+MACHINE_KEYS = frozenset(
+    {"workers", "data_root", "offline", "tracking", "state_memory_mb"}
+    | {"checkpoint_every", "checkpoint_minutes", "keep_checkpoints"}
+)
+
+_BY_DATASET: dict[str, dict[str, Any]] = {
+    "digits": {"model": "mlp", "clients": 50, "partition": "dirichlet"},
+    "femnist": {"model": "mlp", "clients": 1000, "partition": "natural", "max_samples": 500},
+    "cifar10": {"model": "cnn", "clients": 100, "partition": "dirichlet"},
+    "cifar100": {"model": "cnn", "clients": 100, "partition": "dirichlet"},
+}
+_BY_PARTITION: dict[str, dict[str, Any]] = {
+    "dirichlet": {"alpha": 0.1, "min_size": 20},
+    "quantity": {"alpha": 0.5, "min_size": 20},
+    "shards": {"shards_per_client": 2},
+    "iid": {},
+    "natural": {},
+}
+
+
+class Config(BaseModel):
+    """One run: the paper's Algorithm 1 on one federation with one method."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        protected_namespaces=(),
+        title="fedcraft run",
+    )
+
+    method: str = "craft"
+    """Name of the method; `fedcraft methods` lists them."""
+    label: str | None = Field(default=None, min_length=1, max_length=60)
+    """What tables and figures call this run; the method's name if left out."""
+    dataset: str = "digits"
+    """Name of a data set (`fedcraft data list`) or path of a .parquet or .csv file."""
+    model: str = "mlp"
+    """mlp, cnn, resnet20, resnet56, resnet110, or `package.module:Name` for your own."""
+    clients: Count = 50
+    """Number of clients N that share the data."""
+    clients_per_round: Count = 10
+    """Clients m drawn in each round, uniformly and without replacement."""
+    rounds: Count = 500
+    """Aggregations T."""
+    client_lr: Rate = 0.05
+    """Client learning rate eta_l of the first rounds."""
+    server_lr: Rate = 0.1
+    """Server learning rate eta_g, constant over the rounds."""
+    lr_decay: Share = 0.999
+    """Factor on the client rate from round to round."""
+    batch_size: Count = 50
+    """Samples a local step looks at; the last short batch is kept."""
+    local_epochs: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """Passes of a client over its training part in a round."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 77
+    """Seed of every random draw, the split included."""
+    split_seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    """Seed of the split alone; `seed` if left out."""
+    workers: Annotated[int, Field(ge=0, le=1024)] = 0
+    """Worker processes, 0 for one per core. The result does not depend on it."""
+    device: Device = "auto"
+    """Where to train: cpu, cuda, or auto for cuda where there is one."""
+    executor: Executor = "auto"
+    """How clients are trained: serial, processes, vectorized, or auto for the fastest here."""
+
+    partition: Literal["dirichlet", "iid", "shards", "quantity", "natural"] = "dirichlet"
+    """How the samples are dealt out; natural for data with owners (femnist)."""
+    alpha: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    """Concentration of the partitions dirichlet (0.1) and quantity (0.5); small is uneven."""
+    min_size: Count | None = None
+    """Least samples per client for dirichlet and quantity (20), kept by moving samples."""
+    shards_per_client: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Shards of sorted labels each client gets in the partition shards (2)."""
+    max_samples: Count | None = None
+    """femnist only: draw writers among those with at most this many samples (500)."""
+    samples: Annotated[int, Field(ge=2)] | None = None
+    """Use only this many samples of the data set, drawn at random; all if left out."""
+    train_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.8
+    """Share of each client's samples that is its training part; the rest is its test part."""
+    validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of each client's training part set aside for choosing between runs."""
+    data_root: str | None = None
+    """Folder with the data sets' Parquet files; FEDCRAFT_DATA if left out."""
+    offline: bool = False
+    """Never fetch anything from the network."""
+
+    layers: Grouping = "layer"
+    """What counts as a layer for layer-wise rules: layer, tensor, or whole."""
+    buffers: BufferPolicy = "mean"
+    """What happens to buffers (running statistics), which are no geometry."""
+    evaluate_every: Period = 25
+    """Rounds between evaluations of all clients; 0 for the end alone."""
+    evaluate_first: bool = False
+    """Evaluate before the first round too."""
+    evaluate_train_loss: bool = True
+    """Compute the training loss over all clients when evaluating."""
+    diagnostics_every: Period = 10
+    """Rounds between rows of conflicts.csv; 0 for none."""
+    checkpoint_every: Period = 50
+    """Rounds between checkpoints; 0 to go by checkpoint_minutes alone."""
+    checkpoint_minutes: Minutes = 5.0
+    """Minutes between checkpoints; 0 to go by checkpoint_every alone."""
+    keep_checkpoints: Annotated[int, Field(ge=1, le=1000)] = 2
+    """Checkpoints kept, the newest ones."""
+    state_memory_mb: Annotated[float, Field(gt=0)] = 1024.0
+    """Client states (personal models) above this many MiB live on disk."""
+
+    nonfinite: NonFinitePolicy = "raise"
+    """A client that sends NaN or Inf: raise an error, drop it from the round, or stop the run."""
+    min_clients: Count = 1
+    """Fewer clients than this left in a round is an error."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Chance that a sampled client never answers (simulated)."""
+    target_accuracy: Share | None = None
+    """Stop once the mean test accuracy reaches this."""
+    patience: Count | None = None
+    """Stop after this many evaluations without a better mean."""
+    max_minutes: Annotated[float, Field(gt=0)] | None = None
+    """Stop at the first round that ends later than this after the start."""
+    tracking: Tracking = "none"
+    """Also log to tensorboard or mlflow, in the run directory."""
+
+    local: dict[str, Any] = Field(default_factory=dict)
+    """Overrides of the method's local objective, e.g. mu of FedProx."""
+    aggregator: dict[str, Any] = Field(default_factory=dict)
+    """Overrides of the method's aggregation rule, e.g. constraint of CRAFT."""
+    server: dict[str, Any] = Field(default_factory=dict)
+    """Overrides of the method's server optimiser, e.g. beta of FedAvgM."""
+    model_options: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of the model, e.g. the widths of mlp."""
+    data_options: dict[str, Any] = Field(default_factory=dict)
+    """Arguments for reading a .parquet or .csv file: label, client, features, classes, ..."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, given: Any) -> Any:
+        return with_defaults(given) if isinstance(given, dict) else given
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Config:
+        _at_most(self, "clients_per_round", "clients")
+        _at_most(self, "min_clients", "clients_per_round")
+        taken = _BY_PARTITION[self.partition]
+        for key in ("alpha", "min_size", "shards_per_client"):
+            if getattr(self, key) is not None and key not in taken:
+                users = [name for name, keys in _BY_PARTITION.items() if key in keys]
+                raise ValueError(
+                    f"{key}: only the partition {' or '.join(users)} uses it, but partition is "
+                    f"{self.partition}. Leave {key} out or set partition = {users[0]!r}."
+                )
+        if self.max_samples is not None and self.dataset != "femnist":
+            raise ValueError(
+                f"max_samples: only femnist has writers to draw from, but dataset is "
+                f"{self.dataset!r}. Leave max_samples out."
+            )
+        return self
+
+    @property
+    def name(self) -> str:
+        """What tables call this run."""
+        return self.label or self.method
+
+    @property
+    def partition_params(self) -> dict[str, Any]:
+        """The parameters that this run's partitioner takes."""
+        return {key: getattr(self, key) for key in _BY_PARTITION[self.partition]}
+
+    def values(self) -> dict[str, Any]:
+        """Every key that has a value, tables last: what config.toml holds."""
+        found = {name: getattr(self, name) for name in type(self).model_fields}
+        return {key: value for key, value in found.items() if value is not None and value != {}}
+
+    def but(self, **changes: Any) -> Config:
+        """Return a checked copy with some keys changed."""
+        return Config.model_validate(self.values() | changes)
+
+
+def with_defaults(given: dict[str, Any]) -> dict[str, Any]:
+    """Fill in what follows from the data set and the partition."""
+    dataset = given.get("dataset", "digits")
+    found = _BY_DATASET.get(dataset, {}) if isinstance(dataset, str) else {}
+    options = given.get("data_options")
+    if not found and isinstance(options, dict) and "client" in options:
+        found = {"partition": "natural"}
+    filled = found | given
+    partition = filled.get("partition", "dirichlet")
+    return (_BY_PARTITION.get(partition, {}) if isinstance(partition, str) else {}) | filled
+
+
+def _at_most(config: Config, small: str, large: str) -> None:
+    if getattr(config, small) > getattr(config, large):
+        raise ValueError(
+            f"{small}: expected at most {large} = {getattr(config, large)}, found "
+            f"{getattr(config, small)}. Lower {small} or raise {large}."
+        )
+
+
+PARTITIONS = get_args(Config.model_fields["partition"].annotation)

@@ -1,0 +1,165 @@
+"""How long and how much memory a plan will take, from a few seconds of measurement."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from fedcraft.data import Federation
+from fedcraft.experiments.build import build_federation, build_model
+from fedcraft.experiments.config import Config
+
+__all__ = ["Estimate", "duration", "estimate"]
+
+_PROCESS_MB = 350  # Python with torch and scikit-learn
+_MULTIPLY_ADDS = 2e10  # a second, of a Gram product on one core
+_EXTRA_WORK = {"ditto": 2.0, "ditto-craft": 2.0, "perfedavg": 2.0}  # against plain SGD
+_EVALUATION_BATCH = 256
+_REPEATS = 3
+_DATA_KEYS = (
+    *("dataset", "data_options", "clients", "clients_per_round", "samples", "max_samples"),
+    *("partition", "alpha", "min_size", "shards_per_client", "train_fraction"),
+    *("validation_fraction", "data_root", "offline"),
+)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a plan is expected to take."""
+
+    runs: int
+    seconds: float
+    memory_mb: float
+    jobs: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.runs} run{'s' if self.runs != 1 else ''}, {self.jobs} at once: about "
+            f"{duration(self.seconds)} and {self.memory_mb:,.0f} MiB of memory"
+        )
+
+
+def estimate(configs: Sequence[Config], jobs: int = 1) -> Estimate:
+    """Time a few batches of every model in the plan and multiply: right within a factor of two.
+
+    Each run is taken to have one core, as in a sweep. The data are read on the way: if they are not
+    there, it is better to know now.
+    """
+    calibration = _Calibration()
+    costs = [calibration.cost(config) for config in configs]
+    at_once = max(min(jobs, len(costs)), 1)
+    seconds = sum(seconds for seconds, _ in costs) / at_once
+    memory = max((memory for _, memory in costs), default=0.0) * at_once
+    return Estimate(len(costs), seconds, memory, at_once)
+
+
+def duration(seconds: float) -> str:
+    """Return a number of seconds as people say it.
+
+    >>> duration(42), duration(600), duration(9000)
+    ('42 s', '10 min', '2.5 h')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
+
+
+@dataclass(frozen=True)
+class _Speed:
+    """Seconds a sample takes in training and in evaluation, and the size of the model."""
+
+    train: float
+    evaluate: float
+    parameters: int
+
+
+@dataclass
+class _Calibration:
+    """What was measured so far: a grid has one data set and one model."""
+
+    federations: dict[str, Federation] = field(default_factory=dict)
+    speeds: dict[str, _Speed] = field(default_factory=dict)
+
+    def cost(self, config: Config) -> tuple[float, float]:
+        """Seconds and MiB of one run."""
+        federation = self.federation(config)
+        speed = self.speed(config, federation)
+        trained = config.clients_per_round * float(federation.sizes().mean()) * config.local_epochs
+        train = speed.train * trained * _EXTRA_WORK.get(config.method, 1.0)
+        aggregate = config.clients_per_round**2 * speed.parameters / _MULTIPLY_ADDS
+        evaluations = config.rounds // config.evaluate_every if config.evaluate_every else 1
+        evaluate = speed.evaluate * len(federation.dataset) * max(evaluations, 1)
+        memory = _memory(config, federation, speed.parameters)
+        return config.rounds * (train + aggregate) + evaluate, memory
+
+    def federation(self, config: Config) -> Federation:
+        """The federation, dealt out with the default seed: only its sizes matter."""
+        given = config.model_dump(include=set(_DATA_KEYS), exclude_none=True)
+        data = Config.model_validate(given)
+        key = data.model_dump_json()
+        if key not in self.federations:
+            self.federations[key] = build_federation(data)
+        return self.federations[key]
+
+    def speed(self, config: Config, federation: Federation) -> _Speed:
+        """The speed of the model, at the batch size of the run."""
+        kept = {"dataset", "model", "model_options", "batch_size", "samples"}
+        key = config.model_dump_json(include=kept)
+        if key not in self.speeds:
+            model = build_model(config, federation.dataset)
+            self.speeds[key] = _measure(model, federation, _typical_batch(config, federation))
+        return self.speeds[key]
+
+
+def _typical_batch(config: Config, federation: Federation) -> int:
+    """Small clients pay for a whole step and fill half a batch."""
+    samples = max(round(float(federation.sizes().mean())), 1)
+    return -(-samples // -(-samples // config.batch_size))
+
+
+def _measure(model: nn.Module, federation: Federation, batch_size: int) -> _Speed:
+    inputs, labels = federation.client(int(federation.sizes().argmax())).tensors()
+
+    def train() -> None:
+        model.zero_grad()
+        loss = cross_entropy(model(inputs[:batch_size]), labels[:batch_size])
+        torch.autograd.backward(loss)
+
+    def evaluate() -> None:
+        with torch.no_grad():
+            model(inputs[:_EVALUATION_BATCH])
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _Speed(
+            _seconds(train) / len(labels[:batch_size]),
+            _seconds(evaluate) / len(labels[:_EVALUATION_BATCH]),
+            sum(parameter.numel() for parameter in model.parameters()),
+        )
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _seconds(work: Callable[[], None]) -> float:
+    """The best of a few: the first is slow, and others may use the machine too."""
+    times = []
+    for _ in range(_REPEATS):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def _memory(config: Config, federation: Federation, parameters: int) -> float:
+    vectors = (config.clients_per_round + 8) * parameters * 4 / 2**20
+    data = federation.dataset.inputs.nbytes / 2**20
+    personal = config.clients * parameters * 4 / 2**20 if config.method in _EXTRA_WORK else 0.0
+    return _PROCESS_MB + vectors + data + min(personal, config.state_memory_mb)

@@ -1,0 +1,198 @@
+"""Configurations in and out: TOML files, ``key=value`` words, dictionaries."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from pydantic import ValidationError
+
+from fedcraft.errors import ConfigError
+from fedcraft.experiments.complaints import complain, did_you_mean
+from fedcraft.experiments.config import TABLES, Config
+
+__all__ = [
+    "ConfigLike",
+    "checked",
+    "commented_default",
+    "load_config",
+    "merged",
+    "parse_overrides",
+    "read_toml",
+    "to_toml",
+    "write_config",
+]
+
+ConfigLike = Config | Mapping[str, Any] | str | Path | None
+
+CONFIG_FILE = "config.toml"
+_PARTITION_KEYS = ("alpha", "min_size", "shards_per_client")
+
+
+def load_config(source: ConfigLike = None, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Return the checked configuration of a file, a run directory, a mapping, or nothing at all.
+
+    ``overrides`` win over the source and may have dotted keys (``aggregator.constraint``).
+
+    >>> load_config({"rounds": 3}, {"client_lr": 0.1}).client_lr
+    0.1
+    """
+    given, name = _read(source)
+    return checked(given, overrides or {}, name)
+
+
+def checked(
+    given: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    name: str,
+    override: str = "command line",
+) -> Config:
+    """Validate; ``name`` and ``override`` say where a key comes from when it is wrong."""
+    overridden = {key.partition(".")[0] for key in overrides}
+
+    def origin(key: str) -> str:
+        return override if key in overridden else name
+
+    try:
+        return Config.model_validate(merged(given, overrides))
+    except ValidationError as error:
+        raise complain(error, origin) from None
+
+
+def merged(given: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``given`` with ``changes`` laid over it: tables key by key, dotted keys into tables.
+
+    A change of the partition drops the parameters of the old one.
+    """
+    left_out = _PARTITION_KEYS if "partition" in changes else ()
+    result = {key: value for key, value in given.items() if key not in left_out}
+    for key, value in changes.items():
+        table, _, inner = key.partition(".")
+        if inner:
+            result[table] = merged(_table(key, result.get(table, {})), {inner: value})
+        elif isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
+            result[key] = merged(result[key], value)
+        else:
+            result[key] = value
+    return result
+
+
+def parse_overrides(words: Iterable[str]) -> dict[str, Any]:
+    """Read ``key=value`` words; a value is TOML, and a bare word is text.
+
+    >>> parse_overrides(["method=craft", "client_lr=.05", "aggregator.layers=[1, 2]"])
+    {'method': 'craft', 'client_lr': 0.05, 'aggregator.layers': [1, 2]}
+    """
+    pairs = [_pair(word) for word in words]
+    return dict(pairs)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file, or say which line cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist.{_near_file(path)}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{path} cannot be read ({error}); it should be a TOML file in UTF-8"
+        ) from error
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(_syntax(path, text, error)) from None
+
+
+def to_toml(values: Mapping[str, Any]) -> str:
+    """Return ``values`` as TOML."""
+    return tomli_w.dumps(dict(values))
+
+
+def write_config(config: Config, path: Path) -> Path:
+    """Write every key that has a value: what repeats the run."""
+    path.write_text(to_toml(config.values()), encoding="utf-8")
+    return path
+
+
+def commented_default() -> str:
+    """Return the default configuration as TOML, every key with what it means."""
+    config = Config()
+    fields = Config.model_fields
+    lines = ["# Every key of a fedcraft run, with its default. Leave out what you do not change."]
+    lines += [
+        _commented(key, fields[key].description or "", getattr(config, key)) for key in fields
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _commented(key: str, about: str, value: Any) -> str:
+    if key in TABLES:
+        return f"\n# {about}\n# [{key}]"
+    setting = f"# {key} =" if value is None else to_toml({key: value}).strip()
+    return f"\n# {about}\n{setting}"
+
+
+def _read(source: ConfigLike) -> tuple[Mapping[str, Any], str]:
+    if source is None:
+        return {}, "configuration"
+    if isinstance(source, Config):
+        return source.values(), "configuration"
+    if isinstance(source, Mapping):
+        return source, "configuration"
+    path = Path(source)
+    path = path / CONFIG_FILE if path.is_dir() else path
+    return read_toml(path), str(path)
+
+
+def _pair(word: str) -> tuple[str, Any]:
+    key, equals, value = word.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        raise ConfigError(
+            f"command line: expected key=value, found {word!r}; write for example client_lr=0.05"
+        )
+    return key, _value(value.strip())
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        pass
+    try:
+        return float(text)  # .5 and 1. are numbers to everybody but TOML
+    except ValueError:
+        return text
+
+
+def _table(key: str, found: Any) -> Mapping[str, Any]:
+    if isinstance(found, Mapping):
+        return found
+    raise ConfigError(
+        f"command line: {key}: {key.partition('.')[0]} is a plain value, not a table. "
+        f"Write {key.partition('.')[0]}=... without a dot."
+    )
+
+
+def _near_file(path: Path) -> str:
+    folder = path.parent
+    names = [file.name for file in folder.glob("*.toml")] if folder.is_dir() else []
+    return did_you_mean(path.name, names) or (
+        " Give the path of a TOML file or of a run directory; `fedcraft config default` prints one."
+    )
+
+
+def _syntax(path: Path, text: str, error: tomllib.TOMLDecodeError) -> str:
+    match = re.search(r"at line (\d+)", str(error))
+    lines = text.splitlines()
+    number = min(int(match[1]), len(lines)) if match else len(lines)
+    line = lines[number - 1].strip() if lines else ""
+    what = re.sub(r" \(at .*\)$", "", str(error)).rstrip(".")
+    return (
+        f"{path}: line {number} is no TOML: {line!r} ({what[0].lower()}{what[1:]}). "
+        'Write key = value, with text in quotes, e.g. method = "craft", and every key once.'
+    )

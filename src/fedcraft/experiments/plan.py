@@ -1,0 +1,107 @@
+"""Which runs a sweep consists of, and the name each of them will always have."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedcraft.errors import ConfigError
+from fedcraft.experiments.config import MACHINE_KEYS, Config
+from fedcraft.experiments.files import checked, merged, read_toml
+
+__all__ = ["Plan", "run_id"]
+
+_OWN_KEYS = ("grid", "variants")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A base configuration, variants laid over it, and a grid: variants x product of the grid.
+
+    ``grid`` maps keys (dotted ones too) to lists of values, ``variants`` are sets of keys that
+    change together, ``source`` is named when a value is wrong.
+
+    >>> plan = Plan({"rounds": 2}, {"client_lr": [0.1, 0.2], "seed": [1, 2, 3]})
+    >>> len(plan.configs())
+    6
+    """
+
+    base: Mapping[str, Any] = field(default_factory=dict)
+    grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    variants: Sequence[Mapping[str, Any]] = ()
+    source: str = "sweep"
+
+    @classmethod
+    def read(cls, path: str | Path, overrides: Mapping[str, Any] | None = None) -> Plan:
+        """Read a TOML file: a configuration with a ``[grid]`` table and maybe ``[[variants]]``.
+
+        ``overrides`` change the base, or with ``grid.key`` the grid.
+        """
+        given = merged(read_toml(Path(path)), overrides or {})
+        plan = cls.of(given, str(path))
+        if not plan.grid and not plan.variants:
+            raise ConfigError(
+                f"{path}: grid: expected a [grid] table with lists of values, found none. "
+                "Add for example: [grid] then client_lr = [0.01, 0.1]"
+            )
+        return plan
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], source: str = "sweep") -> Plan:
+        """Take the grid and the variants out of one mapping."""
+        base = {key: value for key, value in given.items() if key not in _OWN_KEYS}
+        grid, variants = given.get("grid", {}), given.get("variants", [])
+        if not isinstance(grid, Mapping):
+            raise ConfigError(f"{source}: grid: expected a table, found {grid!r}. Write [grid]")
+        if not isinstance(variants, list) or not all(isinstance(v, Mapping) for v in variants):
+            raise ConfigError(
+                f"{source}: variants: expected tables, found {variants!r}. Write [[variants]]"
+            )
+        return cls(base, _flat(grid), variants, source)
+
+    def configs(self) -> list[Config]:
+        """Return every run of the plan once, checked, in the order of the grid."""
+        found: dict[str, Config] = {}
+        for changes in self._changes():
+            config = checked(self.base, changes, self.source, override="grid")
+            found.setdefault(run_id(config), config)
+        return list(found.values())
+
+    def _changes(self) -> Iterator[Mapping[str, Any]]:
+        for key, values in self.grid.items():
+            if not isinstance(values, list | tuple) or not values:
+                raise ConfigError(
+                    f"{self.source}: grid.{key}: expected a list of values, found {values!r}. "
+                    f"Write {key} = [{values!r}]"
+                )
+        for variant in self.variants or ({},):
+            for point in itertools.product(*self.grid.values()):
+                yield merged(variant, dict(zip(self.grid, point, strict=True)))
+
+
+def run_id(config: Config) -> str:
+    """Return the name of a run: the same for the same work, whatever the machine does it with.
+
+    Keys that change how a run is done but not what comes out (workers, checkpoints, folders) do
+    not count.
+    """
+    counted = {key: value for key, value in config.values().items() if key not in MACHINE_KEYS}
+    digest = hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:10]
+    return f"{re.sub(r'[^a-z0-9]+', '-', config.name.lower()).strip('-') or 'run'}-{digest}"
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted keys of a grid: TOML reads ``aggregator.tau`` in a table as a table in a table."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat

@@ -1,0 +1,83 @@
+"""Which of several runs speaks for its method.
+
+The paper reports the learning rates with the best mean *test* accuracy. That is not honest: the
+test data had a say. Where clients keep a validation part, the rates are also chosen by it, and a
+table says which of the two it shows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fedcraft.experiments.config import MACHINE_KEYS
+from fedcraft.experiments.result import Result
+
+__all__ = ["COLUMNS", "Judge", "Setting", "best", "can_validate", "row", "settings_of"]
+
+Judge = Literal["test", "validation"]
+_SCORE = {"test": "mean", "validation": "validation_mean"}
+
+COLUMNS = ("mean", "best10", "worst10", "std")
+"""The columns of the paper's tables."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The runs that differ in nothing but their seed."""
+
+    method: str
+    runs: tuple[Result, ...]
+
+    def final(self, metric: str) -> float:
+        """Return the mean over the seeds of a number of the last evaluation."""
+        return sum(run.final(metric) for run in self.runs) / len(self.runs)
+
+    def score(self, judge: Judge) -> float:
+        """Return what the choice goes by; a run that diverged or has no number never wins."""
+        value = self.final(_SCORE[judge])
+        lost = math.isnan(value) or any(run.diverged for run in self.runs)
+        return -math.inf if lost else value
+
+
+def settings_of(results: Iterable[Result]) -> list[Setting]:
+    """Group runs by everything but the seed."""
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        values = result.config.values()
+        kept = {k: v for k, v in values.items() if k != "seed" and k not in MACHINE_KEYS}
+        groups.setdefault(json.dumps(kept, sort_keys=True), []).append(result)
+    return [Setting(runs[0].method, tuple(runs)) for runs in groups.values()]
+
+
+def best(results: Iterable[Result], judge: Judge = "test") -> dict[str, Setting]:
+    """Return the best setting of every method; the first one among equals."""
+    chosen: dict[str, Setting] = {}
+    for setting in settings_of(results):
+        rival = chosen.get(setting.method)
+        if rival is None or setting.score(judge) > rival.score(judge):
+            chosen[setting.method] = setting
+    return chosen
+
+
+def can_validate(results: Sequence[Result]) -> bool:
+    """Tell whether every run has a validation part to choose by."""
+    return bool(results) and all(r.config.validation_fraction > 0 for r in results)
+
+
+def row(setting: Setting, judge: Judge) -> dict[str, Any]:
+    """Return one row of a table: the method, what it scored, and at which rates."""
+    config = setting.runs[0].config
+    conflicts = [run.conflicts_per_round() for run in setting.runs]
+    return {
+        "method": setting.method,
+        **{column: setting.final(column) for column in COLUMNS},
+        "conflicts": sum(conflicts) / len(conflicts),
+        "client_lr": config.client_lr,
+        "server_lr": config.server_lr,
+        "seeds": len(setting.runs),
+        "chosen_on": judge,
+    }

@@ -1,0 +1,128 @@
+"""A configuration is read, merged and written without loss, and every key explains itself."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedcraft.errors import ConfigError
+from fedcraft.experiments.config import TABLES, Config
+from fedcraft.experiments.files import (
+    commented_default,
+    load_config,
+    merged,
+    parse_overrides,
+    to_toml,
+    write_config,
+)
+
+
+def test_every_key_has_a_description() -> None:
+    for name, field in Config.model_fields.items():
+        assert field.description, name
+        assert field.description.endswith("."), name
+
+
+def test_json_schema_describes_every_key_and_forbids_others() -> None:
+    schema = Config.model_json_schema()
+    assert schema["additionalProperties"] is False
+    assert set(schema["properties"]) == set(Config.model_fields)
+    assert all(entry["description"] for entry in schema["properties"].values())
+
+
+def test_written_configuration_reads_back_equal(tmp_path: Path) -> None:
+    config = load_config(
+        {
+            "label": 'a "quoted" label\n',
+            "client_lr": 1 / 3,
+            "aggregator": {"tau": 1e-9, "x": [1, 2]},
+        }
+    )
+    path = write_config(config, tmp_path / "config.toml")
+    assert load_config(path) == config
+    assert load_config(tmp_path) == config
+
+
+def test_commented_default_is_the_default() -> None:
+    assert Config.model_validate(tomllib.loads(commented_default())) == Config()
+    for key in set(Config.model_fields) - set(TABLES):
+        assert f"{key} =" in commented_default()
+
+
+@pytest.mark.parametrize(
+    ("dataset", "model", "clients", "partition"),
+    [
+        ("digits", "mlp", 50, "dirichlet"),
+        ("femnist", "mlp", 1000, "natural"),
+        ("cifar10", "cnn", 100, "dirichlet"),
+        ("cifar100", "cnn", 100, "dirichlet"),
+    ],
+)
+def test_data_set_fills_in_model_clients_and_partition(
+    dataset: str, model: str, clients: int, partition: str
+) -> None:
+    config = load_config({"dataset": dataset})
+    assert (config.model, config.clients, config.partition) == (model, clients, partition)
+
+
+def test_given_keys_win_over_the_data_set() -> None:
+    assert load_config({"dataset": "cifar10", "model": "resnet20"}).model == "resnet20"
+
+
+def test_table_with_a_client_column_is_split_naturally() -> None:
+    config = load_config({"dataset": "mine.csv", "data_options": {"client": "hospital"}})
+    assert config.partition == "natural"
+    assert config.alpha is None
+
+
+def test_overrides_are_toml_values_and_bare_words() -> None:
+    words = [
+        "method=fedavg",
+        "rounds=3",
+        "client_lr=.5",
+        "offline=true",
+        'label="7"',
+        "server.x=[1]",
+    ]
+    assert parse_overrides(words) == {
+        "method": "fedavg",
+        "rounds": 3,
+        "client_lr": 0.5,
+        "offline": True,
+        "label": "7",
+        "server.x": [1],
+    }
+
+
+def test_overrides_reach_into_tables_and_leave_the_rest() -> None:
+    base = {"rounds": 2, "aggregator": {"tau": 1.0, "clip": 2.0}}
+    assert merged(base, {"aggregator.tau": 0.5, "rounds": 3}) == {
+        "rounds": 3,
+        "aggregator": {"tau": 0.5, "clip": 2.0},
+    }
+    assert base["aggregator"] == {"tau": 1.0, "clip": 2.0}
+
+
+def test_new_partition_forgets_the_parameters_of_the_old_one(tmp_path: Path) -> None:
+    path = write_config(load_config({"alpha": 0.3}), tmp_path / "config.toml")
+    config = load_config(path, {"partition": "shards"})
+    assert (config.alpha, config.shards_per_client) == (None, 2)
+
+
+def test_whole_number_is_taken_for_a_rate_but_no_fraction_for_a_count() -> None:
+    assert load_config({"server_lr": 1}).server_lr == 1.0
+    with pytest.raises(ConfigError, match="rounds: expected a whole number, found 2"):
+        load_config({"rounds": 2.0})
+
+
+def test_all_wrong_keys_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config({"client_rl": 1, "rounds": 0})
+    assert "'client_lr'" in str(caught.value)
+    assert "rounds" in str(caught.value)
+
+
+def test_toml_of_values_has_no_empty_tables() -> None:
+    assert "[" not in to_toml(Config().values())
