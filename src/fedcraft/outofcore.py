@@ -30,6 +30,7 @@ __all__ = ["DiskVector", "aggregate_files"]
 
 _DTYPES = {"F32": torch.float32, "F64": torch.float64}
 _HEADER_BYTES = 8
+_BYTES_PER_MB = 2**20
 
 
 def aggregate_files(
@@ -61,11 +62,16 @@ def aggregate_files(
     stand_in = torch.empty(len(rows), layout.dimension, dtype=rows[0].dtype, device="meta")
     ids = [row.path.stem for row in rows] if client_ids is None else client_ids
     given = RoundInput(stand_in, weights, layout, ids, losses, steps, client_lr)
-    cohort = FileCohort(**given.fields(), rows=tuple(rows), out=Path(out), budget=budget_mb * 2**20)
+    cohort = FileCohort(**given.fields(), rows=tuple(rows), out=Path(out), budget=budget_mb * _BYTES_PER_MB)
     finite = torch.isfinite(cohort.square_norms.sum(0))
-    return aggregator.aggregate_cohort(
-        without_nonfinite(cohort, finite, drop=aggregator.nonfinite == "drop")
-    )
+    kept = without_nonfinite(cohort, finite, drop=aggregator.nonfinite == "drop")
+    try:
+        return aggregator.aggregate_cohort(kept)
+    except (NotImplementedError, RuntimeError, TypeError, AttributeError) as error:
+        if "meta" not in str(error) and "DiskVector" not in str(error):
+            raise
+        name = type(aggregator).__name__
+        raise InputError(f"aggregator: {name} needs the updates in memory; load them") from error
 
 
 @dataclass(frozen=True)
@@ -129,6 +135,8 @@ class FileCohort(Cohort):
         return dots
 
     def lengths(self, vector: Vector) -> Tensor:
+        if not isinstance(vector, DiskVector):
+            raise TypeError(f"expected a DiskVector, found {type(vector).__name__}")
         squares = torch.zeros(len(self.layout), dtype=torch.float64)
         for layer, start, stop in self._all_pieces():
             squares[layer] += vector.read(start, stop).to(torch.float64).square().sum()

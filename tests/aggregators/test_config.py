@@ -22,10 +22,8 @@ FILES = [
 
 def rule_for(key):
     by_layer = "layerwise" in key
-    if "nolen" in key:
-        meaning = "layerwise" if by_layer else "target"
-    else:
-        meaning = "original"
+    plain = "layerwise" if by_layer else "target"
+    meaning = plain if "nolen" in key else "original"
     weighting = "ones" if "equal" in key else "data"
     return fedcraft.aggregator("config", meaning=meaning, weighting=weighting, by_layer=by_layer)
 

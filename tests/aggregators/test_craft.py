@@ -1,4 +1,4 @@
-"""What CRAFT promises: the authors' numbers in released-code mode, the paper's where they differ."""
+"""What CRAFT promises: the authors' numbers in released-code mode, else the paper's."""
 
 from __future__ import annotations
 

@@ -99,8 +99,10 @@ class Cohort:
 
     def lengths(self, vector: Vector) -> Tensor:
         """||v^q|| by layer, (Q,) float64."""
-        norms = [torch.linalg.vector_norm(vector[block]) for block in self.layout.slices]
-        return torch.stack(norms).to("cpu", torch.float64)
+        # A float32 sum over a large layer would be off in the sixth digit.
+        wide = torch.float64
+        norms = [torch.linalg.vector_norm(vector[b], dtype=wide) for b in self.layout.slices]
+        return torch.stack(norms).to("cpu")
 
     def scaled(
         self, vector: Vector, factors: Tensor, other: Vector = None, other_factor: float = 0.0

@@ -1,0 +1,40 @@
+"""The rooms of the house: imports point down only, and every file can be read in a sitting."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_imports_point_down_only():
+    linter = shutil.which("lint-imports", path=str(Path(sys.executable).parent))
+    if linter is None:
+        pytest.skip("import-linter is not installed")
+    result = subprocess.run(
+        [linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_every_source_file_can_be_read_in_a_sitting():
+    long = {
+        str(path.relative_to(ROOT)): lines
+        for path in (ROOT / "src").rglob("*.py")
+        if (lines := len(path.read_text().splitlines())) > 400
+    }
+    assert not long
+
+
+def test_importing_fedcraft_is_light():
+    heavy = ("ray", "flwr", "plotly", "matplotlib", "mlflow", "pandas", "pyarrow")
+    probe = f"import sys, fedcraft; print([m for m in {heavy} if m in sys.modules])"
+    found = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    assert found == "[]"

@@ -1,0 +1,130 @@
+"""Files on disk give the step that memory would give, within a budget."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import fedcraft
+from fedcraft.aggregators import Outcome
+from fedcraft.errors import InputError, NonFiniteError
+
+SHAPES = {"a.weight": (40, 30), "a.bias": (40,), "b.weight": (5, 7)}
+
+
+def write_round(folder, seed, clients=4, dtype=torch.float32):
+    rng = np.random.default_rng(seed)
+    paths, rows = [], []
+    for client in range(clients):
+        tensors = {n: torch.from_numpy(rng.normal(size=s)).to(dtype) for n, s in SHAPES.items()}
+        path = folder / f"client{client}.safetensors"
+        save_file(tensors, path)
+        paths.append(path)
+        rows.append(tensors)
+    layout = fedcraft.Layout.from_tensors({n: SHAPES[n] for n in _file_order(paths[0])})
+    return paths, fedcraft.Updates.from_state_dicts(rows, layout=layout)
+
+
+def _file_order(path):
+    from fedcraft.outofcore import _open
+
+    return list(_open(path).shapes)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("rule", "params"),
+    [
+        ("average", {}),
+        ("config", {}),
+        ("craft", {}),
+        ("craft", {"clip": 0.2}),
+        ("craft", {"reference": "moving_average"}),
+        ("craft", {"constraint": "at_least"}),
+    ],
+)
+def test_three_rounds_from_files_equal_three_rounds_in_memory(tmp_path, rule, params, dtype):
+    on_disk, in_memory = (fedcraft.aggregator(rule, **params) for _ in range(2))
+    for seed in range(3):
+        paths, updates = write_round(tmp_path, seed, dtype=dtype)
+        out = tmp_path / "step.safetensors"
+        found = fedcraft.aggregate_files(on_disk, paths, out, weights=[1, 2, 3, 4], budget_mb=1)
+        expected = in_memory.aggregate(updates, weights=[1, 2, 3, 4])
+        flat = updates.layout.flatten(load_file(out))
+        torch.testing.assert_close(flat, expected.direction, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(
+            found.certificate.alignment, expected.certificate.alignment, atol=1e-5, rtol=1e-4
+        )
+
+
+def test_a_small_budget_cuts_layers_into_pieces(tmp_path, monkeypatch):
+    paths, updates = write_round(tmp_path, 0)
+    monkeypatch.setattr("fedcraft.outofcore._BYTES_PER_MB", 1000)
+    out = tmp_path / "step.safetensors"
+    fedcraft.aggregate_files(fedcraft.aggregator("craft"), paths, out, budget_mb=1)
+    expected = fedcraft.aggregator("craft").aggregate(updates).direction
+    torch.testing.assert_close(updates.layout.flatten(load_file(out)), expected)
+
+
+def test_a_nonfinite_file_is_named_or_dropped(tmp_path):
+    paths, _ = write_round(tmp_path, 0)
+    spoilt = load_file(paths[2])
+    spoilt["a.bias"][3] = torch.nan
+    save_file(spoilt, paths[2])
+    out = tmp_path / "step.safetensors"
+    with pytest.raises(NonFiniteError, match="client2"):
+        fedcraft.aggregate_files(fedcraft.aggregator("craft"), paths, out)
+    assert not out.exists()
+    step = fedcraft.aggregate_files(fedcraft.aggregator("craft", nonfinite="drop"), paths, out)
+    assert step.certificate.dropped == ("client2",)
+
+
+@pytest.mark.parametrize("spoil", ["truncated", "shape", "type", "absent"])
+def test_a_bad_file_is_named(tmp_path, spoil):
+    paths, _ = write_round(tmp_path, 0)
+    if spoil == "truncated":
+        paths[1].write_bytes(paths[1].read_bytes()[:-50])
+    elif spoil == "shape":
+        save_file({"a.weight": torch.zeros(3, 3)}, paths[1])
+    elif spoil == "type":
+        save_file({n: torch.zeros(s, dtype=torch.int64) for n, s in SHAPES.items()}, paths[1])
+    else:
+        paths[1].unlink()
+    with pytest.raises(InputError, match="client1"):
+        fedcraft.aggregate_files(fedcraft.aggregator("craft"), paths, tmp_path / "step.safetensors")
+
+
+def test_a_rule_that_needs_the_matrix_says_so(tmp_path):
+    class Peeks(fedcraft.Aggregator):
+        def _direction(self, cohort):
+            return Outcome(cohort.matrix.median(dim=0).values)
+
+    paths, _ = write_round(tmp_path, 0)
+    with pytest.raises(InputError, match="needs the updates in memory"):
+        fedcraft.aggregate_files(Peeks(), paths, tmp_path / "step.safetensors")
+
+
+_MEASURE = """
+import resource, sys
+import torch, fedcraft
+torch.set_num_threads(1)
+base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+fedcraft.aggregate_files(fedcraft.aggregator("craft"), sys.argv[2:], sys.argv[1], budget_mb=16)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base)
+"""
+
+
+def test_peak_memory_follows_the_budget_not_the_model(tmp_path):
+    tensor = torch.randn(3_000_000, generator=torch.Generator().manual_seed(0))
+    paths = []
+    for client in range(6):
+        paths.append(tmp_path / f"{client}.safetensors")
+        save_file({"w": tensor.roll(client)}, paths[-1])
+    command = [sys.executable, "-c", _MEASURE, str(tmp_path / "out.safetensors"), *map(str, paths)]
+    grown_kb = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert grown_kb < 45_000  # 72 MB of updates; 16 MB of budget and some for the libraries

@@ -1,0 +1,122 @@
+"""A layout groups parameters as the paper's code does, and flattens without loss."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import fedcraft
+from fedcraft.errors import InputError
+from fedcraft.updates import Layout, Updates, merge_buffers
+
+
+class Block(nn.Module):
+    """A residual block as torchvision registers it: conv, norm, conv, norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(2, 2, 3, bias=False)
+        self.bn1 = nn.GroupNorm(1, 2)
+        self.conv2 = nn.Conv2d(2, 2, 3, bias=False)
+        self.bn2 = nn.GroupNorm(1, 2)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 2, 3, bias=False)
+        self.norm = nn.GroupNorm(1, 2)
+        self.block = Block()
+        self.linear = nn.Linear(4, 3)
+
+
+def test_a_layer_is_a_module_with_the_norm_that_follows_its_convolution():
+    layout = Layout.from_module(Net())
+    assert layout.names == ("conv", "block.conv1", "block.conv2", "linear")
+    assert layout.sizes == (18 + 4, 36 + 4, 36 + 4, 12 + 3)
+
+
+def test_tensor_and_whole_layouts_are_one_argument_away():
+    net = Net()
+    assert len(Layout.from_module(net, "tensor")) == len(list(net.parameters()))
+    whole = Layout.from_module(net, "whole")
+    assert whole.names == ("all",)
+    assert whole.dimension == sum(p.numel() for p in net.parameters())
+
+
+def test_a_norm_without_a_convolution_before_it_is_its_own_layer():
+    net = nn.Sequential(nn.LayerNorm(3), nn.Linear(3, 2))
+    assert Layout.from_module(net).names == ("0", "1")
+
+
+def test_frozen_parameters_and_buffers_are_not_geometry():
+    net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    net[0].bias.requires_grad_(False)
+    layout = Layout.from_module(net)
+    assert [slot.name for slot in layout.tensors] == ["0.weight", "1.weight", "1.bias"]
+
+
+def test_flatten_and_unflatten_are_inverse():
+    net = Net()
+    layout = Layout.from_module(net)
+    vector = layout.flatten(net.state_dict())
+    for name, tensor in layout.unflatten(vector).items():
+        assert torch.equal(tensor, net.state_dict()[name])
+
+
+@pytest.mark.parametrize("spoil", ["missing", "shape"])
+def test_a_state_dict_that_does_not_fit_is_named(spoil):
+    net = Net()
+    layout, state = Layout.from_module(net), dict(net.state_dict())
+    if spoil == "missing":
+        del state["linear.bias"]
+    else:
+        state["linear.bias"] = torch.zeros(7)
+    with pytest.raises(InputError, match=r"linear\.bias"):
+        layout.flatten(state)
+
+
+def test_a_module_without_trainable_floats_has_no_layout():
+    with pytest.raises(InputError, match="no trainable float"):
+        Layout.from_module(nn.ReLU())
+
+
+def test_updates_from_modules_state_dicts_and_files_are_the_same_rows(tmp_path):
+    torch.manual_seed(0)
+    server, clients = Net(), [Net(), Net()]
+    layout = Layout.from_module(server)
+    rows = Updates.from_modules(server, clients, weights=[1, 3])
+    again = Updates.from_state_dicts(
+        [c.state_dict() for c in clients], layout=layout, broadcast=server.state_dict()
+    )
+    for index, client in enumerate(clients):
+        save_file(client.state_dict(), tmp_path / f"client{index}.safetensors")
+    save_file(server.state_dict(), tmp_path / "server.safetensors")
+    files = Updates.from_safetensors(
+        [tmp_path / "client0.safetensors", tmp_path / "client1.safetensors"],
+        layout=layout,
+        broadcast=tmp_path / "server.safetensors",
+    )
+    assert torch.equal(rows.matrix, again.matrix)
+    assert torch.equal(rows.matrix, files.matrix)
+    assert files.client_ids == ("client0", "client1")
+    expected = layout.flatten(server.state_dict()) - layout.flatten(clients[0].state_dict())
+    assert torch.equal(rows.matrix[0], expected)
+    step = fedcraft.aggregator("craft").aggregate(rows)
+    assert step.certificate.layers == layout.names
+
+
+def test_buffers_are_averaged_or_kept_and_counters_are_never_averaged():
+    server = {"mean": torch.zeros(2), "count": torch.tensor(3)}
+    clients = [
+        {"mean": torch.tensor([1.0, 1.0]), "count": torch.tensor(9)},
+        {"mean": torch.tensor([3.0, 5.0]), "count": torch.tensor(11)},
+    ]
+    merged = merge_buffers(server, clients, [1, 3])
+    assert torch.equal(merged["mean"], torch.tensor([2.5, 4.0]))
+    assert int(merged["count"]) == 3
+    assert torch.equal(merge_buffers(server, clients, [1, 3], "keep")["mean"], server["mean"])
+    with pytest.raises(InputError, match="policy"):
+        merge_buffers(server, clients, [1, 3], "sum")
