@@ -1,0 +1,92 @@
+// Shared by all charts: data, state, SVG elements, numbers, scales.
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const STATE = { hidden: new Set(), picks: {} };
+const SVG = "http://www.w3.org/2000/svg";
+const DASH = { solid: "", dash: "7 4", dot: "1.5 4", dashdot: "8 4 1.5 4" };
+
+function svg(name, attributes = {}, text) {
+  const node = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  if (text !== undefined) node.textContent = text;
+  return node;
+}
+
+function html(name, attributes = {}, ...children) {
+  const node = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.append(...children);
+  return node;
+}
+
+function canvas(host, width, height, label) {
+  const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
+  host.append(root);
+  return root;
+}
+
+const colour = (method) => `--c: var(--s${method.colour})`;
+const finite = (value) => value !== null && Number.isFinite(value);
+const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
+
+function short(value, digits = 3) {
+  if (!finite(value)) return "–";
+  const size = Math.abs(value);
+  if (size >= 1e5 || (size > 0 && size < 1e-3)) return value.toExponential(1);
+  if (Number.isInteger(value)) return String(value);
+  return size >= 100 ? value.toFixed(0) : size >= 10 ? value.toFixed(1) : value.toFixed(digits);
+}
+
+const signed = (value) => (value > 0 ? "+" : value < 0 ? "−" : "") + Math.abs(value).toFixed(3);
+
+function linear(low, high, from, to) {
+  const span = high - low || 1;
+  return (value) => from + ((value - low) / span) * (to - from);
+}
+
+function ticks(low, high, wanted) {
+  const raw = (high - low || 1) / Math.max(1, wanted);
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = power * ([1, 2, 2.5, 5, 10].find((factor) => factor * power >= raw * 0.999) || 10);
+  const found = [];
+  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-6; k++) found.push(+(k * step).toPrecision(12));
+  return found;
+}
+
+function tickText(values) {
+  const decimals = Math.max(...values.map((v) => (String(v).split(".")[1] || "").length));
+  return (value) => (Math.abs(value) >= 1e5 ? short(value) : value.toFixed(Math.min(decimals, 4)));
+}
+
+function extent(values, padding = 0.05) {
+  const known = values.filter(finite);
+  if (!known.length) return [0, 1];
+  const low = Math.min(...known), high = Math.max(...known);
+  const room = (high - low || Math.abs(high) || 1) * padding;
+  return [low - room, high + room];
+}
+
+function marker(shape, x, y, size = 4) {
+  const s = size;
+  const paths = {
+    circle: `M${x - s},${y}a${s},${s} 0 1,0 ${2 * s},0a${s},${s} 0 1,0 ${-2 * s},0`,
+    square: `M${x - s},${y - s}h${2 * s}v${2 * s}h${-2 * s}z`,
+    triangle: `M${x},${y - s * 1.2}l${s * 1.15},${s * 2}h${-s * 2.3}z`,
+    down: `M${x},${y + s * 1.2}l${s * 1.15},${-s * 2}h${-s * 2.3}z`,
+    diamond: `M${x},${y - s * 1.3}l${s * 1.2},${s * 1.3}l${-s * 1.2},${s * 1.3}l${-s * 1.2},${-s * 1.3}z`,
+    cross: `M${x - s},${y - s}l${2 * s},${2 * s}m0,${-2 * s}l${-2 * s},${2 * s}`,
+    plus: `M${x - s * 1.2},${y}h${s * 2.4}m${-s * 1.2},${-s * 1.2}v${s * 2.4}`,
+    star: `M${x - s},${y}h${2 * s}m${-1.6 * s},${-s}l${1.2 * s},${2 * s}m0,${-2 * s}l${-1.2 * s},${2 * s}`,
+  };
+  return svg("path", { d: paths[shape] || paths.circle, class: "mark" });
+}
+
+function clip(text, letters) {
+  return text.length > letters ? text.slice(0, letters - 1) + "…" : text;
+}
+
+let ruler;
+function textWidth(text, bold = false) {
+  ruler = ruler || document.createElement("canvas").getContext("2d");
+  ruler.font = `${bold ? "600 " : ""}12px ${getComputedStyle(document.body).fontFamily}`;
+  return ruler.measureText(text).width;
+}

@@ -1,0 +1,152 @@
+"""One self-contained HTML page: no request leaves it, and it needs no server."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import fedcraft
+from fedcraft.report import sections
+from fedcraft.report.extras import needs
+from fedcraft.report.groups import Problem, group
+from fedcraft.report.names import COLOURS, DARK_COLOURS
+from fedcraft.report.ranks import METRICS, places
+from fedcraft.report.runs import RunData
+from fedcraft.report.tables import summary
+from fedcraft.report.verdict import verdict
+
+with needs("pandas"):
+    import pandas as pd
+with needs("jinja2"):
+    import jinja2
+
+__all__ = ["write_page"]
+
+_CHARTS = {
+    "convergence": sections.convergence,
+    "distribution": sections.distribution,
+    "radar": sections.radar,
+    "spread": sections.spread,
+    "gains": sections.gains,
+    "conflicts": sections.conflicts,
+    "rates": sections.learning_rates,
+    "labels": sections.labels,
+    "timing": sections.timing,
+}
+_SCRIPTS = ("core", "tooltip", "lines", "bars", "heat", "radar", "clients", "charts", "page")
+
+
+def write_page(runs: Iterable[RunData], path: str | os.PathLike[str]) -> Path:
+    """Write the report of ``runs`` to ``path`` (one HTML file) and return its path."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(page(list(runs)), encoding="utf-8")
+    return target
+
+
+def page(runs: Sequence[RunData]) -> str:
+    """The HTML of the report."""
+    problems = [_problem_view(number, problem) for number, problem in enumerate(group(runs))]
+    methods = {m["key"]: m for view in problems for m in view["methods"]}
+    return _template().render(
+        problems=problems,
+        methods=list(methods.values()),
+        data=_script_json([{k: v[k] for k in ("methods", "charts")} for v in problems]),
+        metrics=METRICS,
+        colours=COLOURS,
+        dark_colours=DARK_COLOURS,
+        css=_asset("page.css"),
+        js="\n".join(_asset(f"js/{name}.js") for name in _SCRIPTS),
+        as_of=_as_of(runs),
+        version=fedcraft.__version__,
+    )
+
+
+def _problem_view(number: int, problem: Problem) -> dict[str, Any]:
+    runs = [run for e in problem.entries for setting in e.settings for run in setting.runs]
+    table = summary(runs)
+    return {
+        "id": f"p{number}",
+        "title": problem.title,
+        "verdict": verdict(problem, table),
+        "facts": _facts(problem, table),
+        "methods": [
+            {"key": e.method, "label": e.label, **asdict(e.style)} for e in problem.entries
+        ],
+        "summary": _summary_rows(table),
+        "seeds": int(table["seeds"].max()),
+        "tried": int(table["settings"].max()),
+        "charts": {name: section(problem) for name, section in _CHARTS.items()},
+        "configuration": sections.configuration(problem),
+        "environment": sections.environment(problem),
+        "runs": sections.run_list(problem),
+    }
+
+
+def _facts(problem: Problem, table: pd.DataFrame) -> list[str]:
+    config = problem.entries[0].chosen.config
+    seeds = int(table["seeds"].max())
+    states = table["state"].value_counts()
+    return [
+        f"{config.get('clients', '?')} clients, {config.get('clients_per_round', '?')} per round",
+        f"{int(table['rounds'].max())} of {config.get('rounds', '?')} rounds",
+        f"{seeds} seed{'s' if seeds > 1 else ''}",
+        *(f"{n} {state}" for state, n in states.items() if state != "finished"),
+    ]
+
+
+def _summary_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    marks = {metric.key: places(table[metric.key], metric) for metric in METRICS}
+    return [
+        {
+            "key": row["method"],
+            "label": row["label"],
+            "cells": [
+                {"text": _number(row[m.key], m.decimals), "place": marks[m.key][i], "name": m.key}
+                for m in METRICS
+            ],
+            "mean_sd": _number(row["mean_sd"], 3) if row["seeds"] > 1 else "",
+            "before": _number(row["conflicts_before"], 1),
+            "rounds": row["rounds"],
+            "state": row["state"],
+            "rates": f"{row['client_lr']:g} / {row['server_lr']:g}",
+        }
+        for i, row in enumerate(table.to_dict("records"))
+    ]
+
+
+def _number(value: float, decimals: int) -> str:
+    return f"{value:.{decimals}f}" if math.isfinite(value) else "–"
+
+
+def _as_of(runs: Iterable[RunData]) -> str:
+    """When the newest numbers were written: the page of unchanged runs never changes."""
+    times = [p.stat().st_mtime for run in runs if (p := run.path / "metrics.jsonl").is_file()]
+    return f"{datetime.fromtimestamp(max(times), UTC):%Y-%m-%d %H:%M} UTC" if times else ""
+
+
+def _script_json(data: object) -> str:
+    """JSON that cannot end its own script element, whatever a method or layer is called."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+@cache
+def _asset(name: str) -> str:
+    return files("fedcraft.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    return environment.from_string(_asset("page.html.j2"))

@@ -1,0 +1,74 @@
+"""What was run, on what: configurations, environment, and the list of runs."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedcraft.report.groups import Entry, Problem, flatten
+from fedcraft.report.runs import RunData
+
+__all__ = ["configuration", "environment", "run_list"]
+
+_SKIPPED = {"method"}
+
+
+def configuration(problem: Problem) -> dict[str, Any]:
+    """The keys that all shown methods share, and a row per method of those that differ."""
+    configs = {entry.label: dict(entry.chosen.config) for entry in problem.entries}
+    keys = {key: None for config in configs.values() for key in config if key not in _SKIPPED}
+    shared = [key for key in keys if len({str(c.get(key, "")) for c in configs.values()}) == 1]
+    different = [key for key in keys if key not in shared]
+    first = next(iter(configs.values()))
+    return {
+        "shared": [(key, _text(first[key])) for key in shared],
+        "different": different,
+        "rows": [(m, [_text(c.get(k, "–")) for k in different]) for m, c in configs.items()],
+    }
+
+
+def environment(problem: Problem) -> list[tuple[str, str]]:
+    """The environment of the first run that tells, as key and value."""
+    runs = [run for entry in problem.entries for run in entry.runs if run.environment]
+    return [(key, _text(value)) for key, value in flatten(runs[0].environment).items()] if runs else []
+
+
+def run_list(problem: Problem) -> list[dict[str, Any]]:
+    """Every run with its state, its rounds and its final mean; the shown ones are marked."""
+    pairs = [(e, run) for e in problem.entries for s in e.settings for run in s.runs]
+    root = _common_folder([run.path for _, run in pairs])
+    return [_run_row(entry, run, root) for entry, run in pairs]
+
+
+def _run_row(entry: Entry, run: RunData, root: Path) -> dict[str, Any]:
+    mean = run.final("mean")
+    return {
+        "method": entry.label,
+        "path": run.path.relative_to(root).as_posix(),
+        "seed": run.seed,
+        "client_lr": _text(run.config.get("client_lr", "–")),
+        "server_lr": _text(run.config.get("server_lr", "–")),
+        "rounds": f"{run.last_round} / {run.config.get('rounds', '?')}",
+        "state": run.state,
+        "reason": str(run.status.get("reason") or ""),
+        "mean": f"{mean:.3f}" if math.isfinite(mean) else "–",
+        "shown": run in entry.runs,
+    }
+
+
+def _common_folder(paths: list[Path]) -> Path:
+    """The parent of what differs, so that the page never shows where on the disk the runs lie."""
+    return Path(os.path.commonpath([path.parent for path in paths]))
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_text(item) for item in value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_text(item)}" for key, item in value.items())
+    return str(value)

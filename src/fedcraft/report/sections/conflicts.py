@@ -1,0 +1,94 @@
+"""The conflict view: who is worked against before and after, layer by layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedcraft.report.extras import needs
+from fedcraft.report.groups import Entry, Problem
+from fedcraft.report.runs import RunData
+from fedcraft.report.series import plain, thin
+
+with needs("pandas"):
+    import pandas as pd
+
+__all__ = ["STAGES", "conflicts", "cosine_grid"]
+
+STAGES = {
+    "average": "Plain average",
+    "reference": "Reference direction",
+    "after": "Step taken",
+}
+_WHOLE = "all"
+_MOST_BINS = 100
+_SMOOTH_POINTS = 20  # counts of a single round jump; a running mean over 1/20 of the run does not
+
+
+def conflicts(problem: Problem) -> dict[str, Any] | None:
+    """Per method: conflicts by round and stage, smallest cosine by layer and round, correction.
+
+    Layers and corrections come from the first seed; their averages over seeds hide the extremes.
+    """
+    rounds = max((run.last_round for entry in problem.entries for run in entry.runs), default=0)
+    window = max(1, rounds // _SMOOTH_POINTS)
+    views = {entry.method: _view(entry, window) for entry in problem.entries}
+    drawn = {method: view for method, view in views.items() if view}
+    return {"stages": STAGES, "window": window, "methods": drawn} if drawn else None
+
+
+def cosine_grid(run: RunData) -> pd.DataFrame | None:
+    """Smallest cosine between step and client: layers down, (bins of) rounds across."""
+    table = run.conflicts
+    if not {"round", "layer", "min_cosine"} <= set(table.columns) or table.empty:
+        return None
+    rounds = np.sort(table["round"].unique())
+    bins = np.array_split(rounds, min(len(rounds), _MOST_BINS))
+    first = {number: int(part[0]) for part in bins for number in part}
+    binned = table.assign(round=table["round"].map(first))
+    grid = binned.pivot_table(
+        index="layer", columns="round", values="min_cosine", aggfunc="min", sort=False
+    )
+    layers = [layer for layer in grid.index if layer != _WHOLE]
+    return grid.loc[[*layers, *([_WHOLE] if _WHOLE in grid.index else [])]].sort_index(axis=1)
+
+
+def _view(entry: Entry, window: int) -> dict[str, Any]:
+    run = entry.runs[0]
+    counts = _counts(run, window)
+    grid, correction = cosine_grid(run), _correction(run)
+    view: dict[str, Any] = {}
+    if not counts.empty:
+        view["rounds"] = [int(number) for number in counts.index]
+        view["counts"] = {stage: plain(counts[stage]) for stage in counts.columns}
+    if grid is not None:
+        view["layers"] = [str(layer) for layer in grid.index]
+        view["bins"] = [int(number) for number in grid.columns]
+        view["cosine"] = [plain(row, 2) for row in grid.to_numpy()]
+    if not correction.empty:
+        view["correction"] = {
+            "x": [int(number) for number in correction.index],
+            "y": plain(correction["norm"]),
+        }
+    return view
+
+
+def _counts(run: RunData, window: int) -> pd.DataFrame:
+    rows = {
+        record["round"]: {stage: record["conflicts"].get(stage) for stage in STAGES}
+        for record in run.rounds
+        if isinstance(record.get("conflicts"), dict)
+    }
+    frame = pd.DataFrame.from_dict(rows, orient="index", columns=list(STAGES), dtype=float)
+    known = frame.dropna(axis=1, how="all").dropna(axis=0, how="all")
+    return thin(known.rolling(window, min_periods=1, center=True).mean())
+
+
+def _correction(run: RunData) -> pd.DataFrame:
+    table = run.conflicts
+    if not {"round", "layer", "correction_norm"} <= set(table.columns):
+        return pd.DataFrame()
+    whole = table[table["layer"] == _WHOLE].dropna(subset=["correction_norm"])
+    norms = whole.drop_duplicates("round", keep="last").set_index("round")["correction_norm"]
+    return thin(pd.DataFrame({"norm": norms})) if (norms != 0).any() else pd.DataFrame()

@@ -1,0 +1,72 @@
+"""Who gains and who loses against FedAvg, client by client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedcraft.report.extras import needs
+from fedcraft.report.groups import Entry, Problem
+from fedcraft.report.runs import RunData
+from fedcraft.report.series import plain
+
+with needs("pandas"):
+    import pandas as pd
+
+__all__ = ["BASELINE", "client_gains", "gains"]
+
+BASELINE = "fedavg"
+_NO_CHANGE = 1e-9
+
+
+def client_gains(entry: Entry, baseline: Entry) -> pd.DataFrame:
+    """Columns ``seed, client, baseline, accuracy, gain``, sorted by gain.
+
+    Only runs over the same split (the same hash) pair up: otherwise client 7 here is another
+    client than client 7 there. The frame is empty when no pair is found.
+    """
+    pairs = [(run, other) for run in entry.runs if (other := _partner(run, baseline))]
+    frames = [_paired(run, other) for run, other in pairs]
+    columns = ["seed", "client", "baseline", "accuracy", "gain"]
+    frames = [frame for frame in frames if len(frame)]
+    if not frames:
+        return pd.DataFrame(columns=columns)
+    joined = pd.concat(frames, ignore_index=True)
+    return joined.sort_values("gain", kind="stable", ignore_index=True)[columns]
+
+
+def gains(problem: Problem) -> dict[str, Any] | None:
+    """Every method's sorted differences to FedAvg, and how many clients win, lose, stay."""
+    baseline = problem.entry(BASELINE)
+    rivals = [entry for entry in problem.entries if entry is not baseline]
+    if baseline is None or not rivals:
+        return None
+    tables = {entry.method: client_gains(entry, baseline) for entry in rivals}
+    drawn = {method: _columns(table) for method, table in tables.items() if len(table)}
+    unpaired = [entry.label for entry in rivals if entry.method not in drawn]
+    return {"baseline": baseline.label, "methods": drawn, "unpaired": unpaired}
+
+
+def _partner(run: RunData, baseline: Entry) -> RunData | None:
+    same = [b for b in baseline.runs if run.split_hash and b.split_hash == run.split_hash]
+    return min(same, key=lambda b: b.seed != run.seed, default=None)
+
+
+def _paired(run: RunData, other: RunData) -> pd.DataFrame:
+    both = pd.DataFrame({"baseline": other.client_accuracy, "accuracy": run.client_accuracy})
+    both = both.dropna().rename_axis("client").reset_index()
+    return both.assign(seed=run.seed, gain=both["accuracy"] - both["baseline"])
+
+
+def _columns(table: pd.DataFrame) -> dict[str, Any]:
+    gain = table["gain"].to_numpy(dtype=float)
+    return {
+        "client": [str(client) for client in table["client"]],
+        "baseline": plain(table["baseline"]),
+        "gain": plain(np.where(np.abs(gain) < _NO_CHANGE, 0.0, gain)),
+        "winners": int((gain > _NO_CHANGE).sum()),
+        "losers": int((gain < -_NO_CHANGE).sum()),
+        "same": int((np.abs(gain) <= _NO_CHANGE).sum()),
+        "seeds": int(table["seed"].nunique()),
+    }

@@ -1,0 +1,85 @@
+"""Heat maps: final mean accuracy over learning rates, and who holds which labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from fedcraft.report.extras import needs
+from fedcraft.report.groups import Entry, Problem
+from fedcraft.report.series import plain
+
+with needs("pandas"):
+    import pandas as pd
+
+__all__ = ["example_labels", "label_shares", "labels", "learning_rates", "rate_grid"]
+
+_EXAMPLE_CLIENTS = 30
+
+
+def rate_grid(entry: Entry) -> pd.DataFrame | None:
+    """Final mean accuracy, client learning rates down and server learning rates across.
+
+    Where several settings share a pair of rates, the best counts. ``None`` without a grid.
+    """
+    rows = [
+        (setting.config.get("client_lr"), setting.config.get("server_lr"), setting.final("mean"))
+        for setting in entry.settings
+    ]
+    table = pd.DataFrame(rows, columns=["client_lr", "server_lr", "mean"]).dropna()
+    if len(table[["client_lr", "server_lr"]].drop_duplicates()) < 2:
+        return None
+    return table.pivot_table(index="client_lr", columns="server_lr", values="mean", aggfunc="max")
+
+
+def learning_rates(problem: Problem) -> dict[str, Any] | None:
+    """A grid of final means for every method that was run at several learning rates."""
+    grids = {entry.method: rate_grid(entry) for entry in problem.entries}
+    drawn = {method: _cells(grid) for method, grid in grids.items() if grid is not None}
+    return {"grids": drawn} if drawn else None
+
+
+def label_shares(entries: Iterable[Entry]) -> pd.DataFrame | None:
+    """Samples of each label (columns) at each client (rows), from the first run that tells."""
+    for run in (run for entry in entries for run in entry.runs):
+        if {"client", "label", "count"} <= set(run.labels.columns) and len(run.labels):
+            counts = run.labels.pivot_table(
+                index="client", columns="label", values="count", aggfunc="sum", fill_value=0
+            )
+            return counts.sort_index()
+    return None
+
+
+def example_labels(counts: pd.DataFrame) -> pd.DataFrame:
+    """At most thirty clients, evenly spread over the client ids."""
+    places = np.linspace(0, len(counts) - 1, min(len(counts), _EXAMPLE_CLIENTS)).round()
+    return counts.iloc[np.unique(places.astype(int))]
+
+
+def labels(problem: Problem) -> dict[str, Any] | None:
+    """Example clients, the share of each label at them, and how uneven all clients are."""
+    counts = label_shares(problem.entries)
+    if counts is None:
+        return None
+    sizes = counts.sum(axis=1)
+    shares = counts.div(sizes.clip(lower=1), axis=0)
+    examples = example_labels(shares)
+    return {
+        "clients": [str(client) for client in examples.index],
+        "labels": [str(label) for label in examples.columns],
+        "shares": [plain(row, 3) for row in examples.to_numpy()],
+        "samples": [int(sizes[client]) for client in examples.index],
+        "total_clients": len(counts),
+        "size_range": [int(sizes.min()), int(sizes.median()), int(sizes.max())],
+        "top_share": float(round(shares.max(axis=1).median(), 3)),
+    }
+
+
+def _cells(grid: pd.DataFrame) -> dict[str, Any]:
+    return {
+        "client_lr": [float(rate) for rate in grid.index],
+        "server_lr": [float(rate) for rate in grid.columns],
+        "mean": [plain(row) for row in grid.to_numpy()],
+    }
