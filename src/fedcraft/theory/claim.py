@@ -1,0 +1,70 @@
+"""An inequality at many places of a run, and the verdict on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Claim", "Statement"]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """left <= right at every place (round, client or layer) of one run.
+
+    ``left`` and ``right`` belong to the place where the bound is tightest; ``ratio`` is left /
+    right there, ``typical`` its median over places. ``informative`` is the share of places where the
+    bound says more than the assumptions do by themselves: a mean of ||grad F||^2 below G_f^2, a
+    positive lower bound on the descent.
+    """
+
+    name: str
+    where: str
+    left: float
+    right: float
+    ratio: float
+    typical: float
+    informative: float
+    places: int
+    broken: int
+
+    @property
+    def holds(self) -> bool:
+        """True if no place breaks the inequality by more than rounding."""
+        return self.broken == 0
+
+
+@dataclass(frozen=True)
+class Claim:
+    """left <= right, elementwise; ``scale`` is the size of the numbers that were subtracted."""
+
+    name: str
+    where: str
+    left: npt.ArrayLike
+    right: npt.ArrayLike
+    scale: npt.ArrayLike = 0.0
+    informative: npt.ArrayLike = True
+
+    def judge(self, tolerance: float) -> Statement:
+        """Count the places where left > right by more than ``tolerance`` times their size."""
+        given = (self.left, self.right, self.scale)
+        left, right, scale = np.broadcast_arrays(*(np.asarray(x, dtype=float) for x in given))
+        size = np.maximum.reduce([np.abs(left), np.where(np.isinf(right), 0, np.abs(right)), scale])
+        # "not <=" so that a NaN on either side counts as broken.
+        broken = ~(left <= right + tolerance * size)
+        ratio = np.where(broken, np.inf, 0.0)
+        np.divide(left, right, out=ratio, where=right > 0)
+        tightest = np.unravel_index(np.argmax(ratio), ratio.shape)
+        return Statement(
+            name=self.name,
+            where=self.where,
+            left=float(left[tightest]),
+            right=float(right[tightest]),
+            ratio=float(ratio[tightest]),
+            typical=float(np.median(ratio)),
+            informative=float(np.mean(np.broadcast_to(self.informative, ratio.shape))),
+            places=ratio.size,
+            broken=int(broken.sum()),
+        )

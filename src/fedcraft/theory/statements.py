@@ -1,0 +1,168 @@
+"""The statements of appendix A set against a run, always in the form left <= right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fedcraft.theory import bounds
+from fedcraft.theory.bounds import Bound
+from fedcraft.theory.claim import Claim
+from fedcraft.theory.measured import Measured
+from fedcraft.theory.problem import Vector
+from fedcraft.theory.trajectory import block_norms
+
+__all__ = ["FEASIBLE", "claims"]
+
+FEASIBLE = 1e-9  # a shortfall of U g below rho that is rounding in float64
+
+
+def claims(it: Measured) -> Iterator[Claim]:
+    """Yield every statement that applies to the run.
+
+    Lemmas A.8 and A.9, theorem A.4 and corollary A.10 ask for U g = rho, but their proofs use no
+    more than U g >= rho; they are checked wherever that holds. It holds by layer too, where
+    <g_i, g> = rho_i sum_q ||g_i^q|| >= rho_i ||g_i||.
+    """
+    yield from _assumptions(it)
+    yield from _drift(it)
+    yield from _weighted_gradient(it)
+    yield _update_norm(it)
+    if it.deviations.min() >= -FEASIBLE:
+        yield from _exact(it)
+    if len(it.layout) == 1:
+        yield from _residual(it)
+    else:
+        yield from _by_layer(it)
+
+
+def _assumptions(it: Measured) -> Iterator[Claim]:
+    known, run = it.constants, it.run
+    yield Claim("smoothness", "Assumption A.1", run.curviest, known.smoothness)
+    yield Claim("lower_bound", "Assumption A.2", 0.0, run.values - known.lower_bound)
+    yield Claim("gradient_bound", "Assumption A.3", run.steepest, known.gradient_bound)
+
+
+def _drift(it: Measured) -> Iterator[Claim]:
+    known = it.constants
+    limits = _drift_limits(it, known.smoothness)
+    trivial = 2 * it.eta_l * np.asarray(it.steps) * known.gradient_bound
+    sizes = np.linalg.norm(it.run.updates, axis=-1)
+    errors = np.linalg.norm(it.drifts, axis=-1)
+    yield Claim("drift", "Lemma A.6", errors, limits, sizes, limits < trivial)
+
+
+def _drift_limits(it: Measured, smoothness: float) -> Vector:
+    limit = it.constants.gradient_bound
+    return np.array([bounds.drift_bound(smoothness, limit, it.eta_l, k) for k in it.steps])
+
+
+def _weighted_gradient(it: Measured) -> Iterator[Claim]:
+    known = it.constants
+    right = it.client_gradient_norms @ (known.weights * known.targets)
+    pairs = [bounds.weighted_gradient_bound(known, float(norm)) for norm in it.gradient_norms]
+    linear, squared = np.array(pairs).T
+    yield Claim("weighted_gradient", "Lemma A.7", linear, right)
+    yield Claim("weighted_gradient_squared", "Lemma A.7", squared, right)
+
+
+def _update_norm(it: Measured) -> Claim:
+    values = it.smallest_singular_values
+    limits = [bounds.update_norm_bound(it.targets, float(value)) for value in values.flat]
+    right = np.reshape(limits, values.shape)
+    return Claim("update_norm", "extension", it.block_update_norms, right, 0.0, np.isfinite(right))
+
+
+def _exact(it: Measured) -> Iterator[Claim]:
+    known, start, eta_l = it.constants, float(it.run.values[0]), it.eta_l
+    squared = [bounds.common_descent_bound(known, float(n), eta_l) for n in it.gradient_norms]
+    linear = [bounds.linear_common_descent_bound(known, float(n), eta_l) for n in it.gradient_norms]
+    gain = known.c * it.gradient_norms**2
+    yield _descent(it, "common_descent", "Lemma A.8", gain, np.array(squared))
+    gain = known.rho_min * it.gradient_norms
+    yield _descent(it, "linear_common_descent", "Lemma A.9", gain, np.array(linear))
+    floor = [bounds.stationarity_floor(known, row, eta_l) for row in it.client_gradient_norms]
+    useful = np.array(floor) > 0
+    yield Claim("stationarity_floor", "extension", floor, it.gradient_norms, 0.0, useful)
+    rates = {"eta_l": eta_l, "eta_g": it.eta_g}
+    whole = bounds.convergence_bound(known, start, rounds=it.run.rounds, **rates)
+    yield _mean_square(it, "convergence", "Theorem A.4", whole)
+    norm = bounds.average_norm_bound(known, start, rounds=it.run.rounds, **rates)
+    mean, useful = it.gradient_norms.mean(), np.array(norm.total < known.gradient_bound)
+    yield Claim("average_norm", "Corollary A.10", mean, norm.total, 0.0, useful)
+
+
+def _residual(it: Measured) -> Iterator[Claim]:
+    known, eta_l = it.constants, it.eta_l
+    terms = [bounds.residual_term(known, row, eta_l) for row in it.deviations]
+    lower = [bounds.common_descent_bound(known, float(n), eta_l) for n in it.gradient_norms]
+    gain = known.c * it.gradient_norms**2
+    yield _descent(it, "residual_descent", "Corollary A.12", gain, np.subtract(lower, terms))
+    bound = bounds.residual_bound(
+        known,
+        float(it.run.values[0]),
+        eta_l=eta_l,
+        eta_g=it.eta_g,
+        rounds=it.run.rounds,
+        mean_residual=float(np.mean(terms)),
+    )
+    yield _mean_square(it, "residual", "Corollary A.12", bound)
+
+
+def _by_layer(it: Measured) -> Iterator[Claim]:
+    """Corollary A.11, or its extension by residuals where a layer misses its targets."""
+    yield from _block_drift(it)
+    if it.block_deviations.min() >= -FEASIBLE:
+        known = it.constants
+        lower = [
+            bounds.layerwise_descent_bound(known, float(n), it.eta_l) for n in it.gradient_norms
+        ]
+        gain = known.c * it.gradient_norms**2
+        yield _descent(it, "layerwise_descent", "Corollary A.11", gain, np.array(lower))
+        yield _mean_square(it, "layerwise", "Corollary A.11", _layer_bound(it, 0.0))
+    else:
+        bound = _layer_bound(it, _mean_layer_residual(it))
+        yield _mean_square(it, "layer_residual", "extension", bound)
+
+
+def _block_drift(it: Measured) -> Iterator[Claim]:
+    curves = it.constants.block_smoothness
+    yield Claim("block_smoothness", "Corollary A.11", it.run.block_curviest, np.asarray(curves))
+    limits = np.stack([_drift_limits(it, curve) for curve in curves], axis=-1)
+    sizes = np.linalg.norm(it.run.updates, axis=-1)[..., None]
+    yield Claim("block_drift", "Corollary A.11", block_norms(it.drifts, it.layout), limits, sizes)
+
+
+def _layer_bound(it: Measured, mean_residual: float) -> Bound:
+    return bounds.layerwise_bound(
+        it.constants,
+        float(it.run.values[0]),
+        eta_l=it.eta_l,
+        eta_g=it.eta_g,
+        rounds=it.run.rounds,
+        mean_residual=mean_residual,
+    )
+
+
+def _mean_layer_residual(it: Measured) -> float:
+    known, rounds = it.constants, it.block_deviations
+    curves = known.block_smoothness
+    return sum(
+        bounds.residual_term(known, row, it.eta_l, curve)
+        for blocks in rounds
+        for row, curve in zip(blocks, curves, strict=True)
+    ) / len(rounds)
+
+
+def _descent(it: Measured, name: str, where: str, gain: Vector, lower: Vector) -> Claim:
+    """gain - loss = lower <= <grad F, g>, written gain <= <grad F, g> + loss: both sides >= 0."""
+    right = it.descents.sum(-1) + (gain - lower)
+    scale = it.gradient_norms * it.update_norms
+    return Claim(name, where, gain, right, scale, lower > 0)
+
+
+def _mean_square(it: Measured, name: str, where: str, bound: Bound) -> Claim:
+    mean = float((it.gradient_norms**2).mean())
+    useful = bound.total < it.constants.gradient_bound**2
+    return Claim(name, where, mean, bound.total, 0.0, useful)
