@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedcraft.data import Tensors
-from fedcraft.errors import InputError, StateError
+from fedcraft.errors import InputError, StateError, require
 from fedcraft.models import FlatModel, seeded
 from fedcraft.seeds import generator, torch_generator
 
@@ -112,12 +112,9 @@ class LocalTask:
     report_loss: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.lr < float("inf"):
-            raise InputError(f"lr: expected a finite rate >= 0, found {self.lr}")
-        if self.epochs < 0:
-            raise InputError(f"epochs: expected at least 0, found {self.epochs}")
-        if self.batch_size < 1:
-            raise InputError(f"batch_size: expected at least 1, found {self.batch_size}")
+        require(0 <= self.lr < float("inf"), "lr", "a finite rate >= 0", self.lr)
+        require(self.epochs >= 0, "epochs", "at least 0", self.epochs)
+        require(self.batch_size >= 1, "batch_size", "at least 1", self.batch_size)
         if not len(self.data):
             raise InputError(f"data: client {self.address.client} has no training sample")
 

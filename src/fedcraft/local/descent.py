@@ -14,11 +14,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedcraft.errors import InputError
+from fedcraft.errors import require
 from fedcraft.local.base import Loss
 from fedcraft.models.flat import FlatModel, trainable
 
-__all__ = ["Descent", "Pull", "Solver", "check_range", "descend", "mean_loss", "slopes"]
+__all__ = ["Descent", "Pull", "Solver", "descend", "mean_loss", "slopes"]
 
 Batch = tuple[Tensor, Tensor]
 Parameters = Mapping[str, nn.Parameter]
@@ -51,19 +51,13 @@ class Solver:
     decay_biases: bool = True
 
     def __post_init__(self) -> None:
-        check_range("momentum", self.momentum, below=1.0)
-        check_range("weight_decay", self.weight_decay)
+        require(0 <= self.momentum < 1, "momentum", "a number in [0, 1)", self.momentum)
+        require(self.weight_decay >= 0, "weight_decay", "a number >= 0", self.weight_decay)
 
     def decays(self, names: Iterable[str]) -> list[float]:
         """Return the weight decay of every parameter."""
         spared = () if self.decay_biases else ("bias",)
         return [0.0 if name.endswith(spared) else self.weight_decay for name in names]
-
-
-def check_range(name: str, value: float, *, below: float = float("inf")) -> None:
-    """Raise unless 0 <= value < below."""
-    if not 0 <= value < below:
-        raise InputError(f"{name}: expected a number in [0, {below}), found {value}")
 
 
 def slopes(

@@ -8,8 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
+from fedcraft.errors import require
 from fedcraft.local.base import ClientState, LocalObjective, LocalResult, LocalTask
-from fedcraft.local.descent import Pull, check_range, descend
+from fedcraft.local.descent import Pull, descend
 from fedcraft.local.table import local_objective
 from fedcraft.models import FlatModel
 
@@ -42,7 +43,9 @@ class Ditto(LocalObjective):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        check_range("lam", lam)
+        require(lam >= 0, "lam", "a number >= 0", lam)
+        fine = personal_lr is None or personal_lr >= 0
+        require(fine, "personal_lr", "a number >= 0 or None", personal_lr)
         self.lam = lam
         self.personal_lr = personal_lr
         self.inner = _objective(inner, options)

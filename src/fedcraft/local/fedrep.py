@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedcraft.errors import InputError
+from fedcraft.errors import InputError, require
 from fedcraft.local.base import LocalObjective, LocalResult, LocalTask
-from fedcraft.local.descent import Solver, check_range, descend
+from fedcraft.local.descent import Solver, descend
 from fedcraft.models.flat import FlatModel, trainable
 
 __all__ = ["FedRep"]
@@ -45,8 +45,9 @@ class FedRep(LocalObjective):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        check_range("head_epochs", head_epochs)
-        check_range("body_epochs", body_epochs or 0)
+        require(head_epochs >= 0, "head_epochs", "a number >= 0", head_epochs)
+        fine = body_epochs is None or body_epochs >= 0
+        require(fine, "body_epochs", "a number >= 0 or None", body_epochs)
         self.head = None if head is None else tuple(head)
         self.head_epochs, self.body_epochs = head_epochs, body_epochs
         self.solver = Solver(momentum, weight_decay, decay_biases=False)

@@ -8,9 +8,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fedcraft.errors import InputError
+from fedcraft.errors import require
 from fedcraft.local.base import LocalObjective, LocalResult, LocalTask
-from fedcraft.local.descent import Batch, check_range, mean_loss, slopes
+from fedcraft.local.descent import Batch, mean_loss, slopes
 from fedcraft.models import FlatModel
 
 __all__ = ["PerFedAvg"]
@@ -42,12 +42,10 @@ class PerFedAvg(LocalObjective):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        if variant not in _READS:
-            raise InputError(f"variant: expected one of {list(_READS)}, found {variant!r}")
-        if not delta > 0:
-            raise InputError(f"delta: expected a positive difference, found {delta}")
-        check_range("alpha", alpha)
-        check_range("beta", 0.0 if beta is None else beta)
+        require(variant in _READS, "variant", f"one of {list(_READS)}", variant)
+        require(alpha >= 0, "alpha", "a number >= 0", alpha)
+        require(beta is None or beta >= 0, "beta", "a number >= 0 or None", beta)
+        require(delta > 0, "delta", "a positive number", delta)
         self.variant, self.alpha, self.beta, self.delta = variant, alpha, beta, delta
 
     def _run(self, model: FlatModel, task: LocalTask) -> LocalResult:

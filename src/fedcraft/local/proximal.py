@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedcraft.errors import require
 from fedcraft.local.base import LocalObjective, LocalResult, LocalTask
-from fedcraft.local.descent import Pull, Solver, check_range, descend
+from fedcraft.local.descent import Pull, Solver, descend
 from fedcraft.models import FlatModel
 
 __all__ = ["Proximal"]
@@ -28,7 +29,7 @@ class Proximal(LocalObjective):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        check_range("mu", mu)
+        require(mu >= 0, "mu", "a number >= 0", mu)
         self.mu = mu
         self.solver = Solver(momentum, weight_decay)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from fedcraft.errors import InputError
+from fedcraft.errors import require
 from fedcraft.local.base import LocalObjective, LocalResult, LocalTask
 from fedcraft.local.descent import Solver, descend
 from fedcraft.models import FlatModel
@@ -38,11 +38,8 @@ def decayed_rate(
     >>> [decayed_rate(1.0, 0.5, t) for t in range(4)]
     [1.0, 1.0, 0.5, 0.25]
     """
-    if round < 0:
-        raise InputError(f"round: expected t >= 0, found {round}")
-    if not 0 < decay <= 1:
-        raise InputError(f"decay: expected a factor in (0, 1], found {decay}")
-    if exponent not in ("t-1", "t"):
-        raise InputError(f"exponent: expected 't-1' or 't', found {exponent!r}")
+    require(round >= 0, "round", "t >= 0", round)
+    require(0 < decay <= 1, "decay", "a factor in (0, 1]", decay)
+    require(exponent in ("t-1", "t"), "exponent", "'t-1' or 't'", exponent)
     power = round if exponent == "t" else max(round - 1, 0)
     return float(lr * decay**power)

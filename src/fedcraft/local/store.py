@@ -18,7 +18,7 @@ from typing import NamedTuple
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from fedcraft.errors import CheckpointError, InputError
+from fedcraft.errors import CheckpointError, InputError, require
 from fedcraft.local.base import ClientState
 
 __all__ = ["ClientStates", "StateIndex"]
@@ -41,8 +41,7 @@ class ClientStates:
     """
 
     def __init__(self, directory: str | Path | None = None, *, memory_mb: float = 1024.0) -> None:
-        if not memory_mb >= 0:
-            raise InputError(f"memory_mb: expected a number >= 0, found {memory_mb}")
+        require(memory_mb >= 0, "memory_mb", "a number >= 0", memory_mb)
         self.directory = None if directory is None else Path(directory)
         self.budget = memory_mb * 2**20
         self._memory: OrderedDict[int, _Entry] = OrderedDict()

@@ -1,0 +1,107 @@
+"""A method: a local objective, an aggregation rule, a server optimiser, and its defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fedcraft.aggregators import Aggregator, aggregator
+from fedcraft.errors import InputError, require
+from fedcraft.local import LocalObjective, local_objective
+from fedcraft.server_optimizers import ServerOptimizer, server_optimizer
+
+__all__ = ["Method", "Override", "Part"]
+
+Override = str | Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of a method's three parts by name, with the parameters that differ from its defaults."""
+
+    name: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    def overridden(self, given: Override) -> Part:
+        """Return another part (``given`` names one) or this one with some parameters changed."""
+        if given is None:
+            return self
+        changes = {"name": given} if isinstance(given, str) else dict(given)
+        name = changes.pop("name", self.name)
+        return Part(name, changes if name != self.name else {**self.params, **changes})
+
+    def __str__(self) -> str:
+        params = ", ".join(f"{key}={value}" for key, value in self.params.items())
+        return f"{self.name}({params})" if params else self.name
+
+
+@dataclass(frozen=True)
+class Method:
+    """A federated method as a row of a table: nothing here but names and numbers.
+
+    ``client_lr`` and ``server_lr`` are rates to start from, not tuned ones. ``in_paper`` says
+    whether the CRAFT paper's experiments show it.
+    """
+
+    name: str
+    title: str
+    summary: str
+    reference: str
+    local: Part = Part("plain")
+    aggregator: Part = Part("average")
+    server: Part = Part("sgd")
+    client_lr: float = 0.05
+    server_lr: float = 1.0
+    in_paper: bool = True
+
+    def build(
+        self, server_lr: float | None = None
+    ) -> tuple[LocalObjective, Aggregator, ServerOptimizer]:
+        """Return fresh instances of the three parts; ``server_lr`` is the method's if left out."""
+        if "lr" in self.server.params:
+            raise InputError("server: expected no 'lr'; the server's rate is server_lr")
+        require(self.client_lr > 0, "client_lr", "a positive number", self.client_lr)
+        rate = self.server_lr if server_lr is None else server_lr
+        return (
+            local_objective(self.local.name, **self.local.params),
+            aggregator(self.aggregator.name, **self.aggregator.params),
+            server_optimizer(self.server.name, lr=rate, **self.server.params),
+        )
+
+    def overridden(
+        self,
+        *,
+        local: Override = None,
+        aggregator: Override = None,
+        server: Override = None,
+        client_lr: float | None = None,
+        server_lr: float | None = None,
+    ) -> Method:
+        """Return this method with parts or rates exchanged, after building it once to check it."""
+        changed = replace(
+            self,
+            local=self.local.overridden(local),
+            aggregator=self.aggregator.overridden(aggregator),
+            server=self.server.overridden(server),
+            client_lr=self.client_lr if client_lr is None else client_lr,
+            server_lr=self.server_lr if server_lr is None else server_lr,
+        )
+        changed.build()
+        return changed
+
+    @property
+    def personal(self) -> bool:
+        """Whether clients are evaluated with parameters of their own."""
+        return local_objective(self.local.name, **self.local.params).personal
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the rule wants to know of the clients beside their updates."""
+        return aggregator(self.aggregator.name, **self.aggregator.params).needs
+
+    @property
+    def evaluate_average(self) -> bool:
+        """Whether the mean of the global models is evaluated instead of the last one (AFL)."""
+        rule = aggregator(self.aggregator.name, **self.aggregator.params)
+        return bool(getattr(rule, "evaluate_average", False))
