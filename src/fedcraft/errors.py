@@ -12,6 +12,7 @@ __all__ = [
     "MissingExtraError",
     "NonFiniteError",
     "StateError",
+    "require",
 ]
 
 
@@ -54,3 +55,9 @@ class MissingExtraError(FedcraftError, ImportError):
         super().__init__(
             f"{package} is not installed. It comes with an extra: pip install 'fedcraft[{extra}]'"
         )
+
+
+def require(fine: bool, name: str, expected: str, found: object) -> None:
+    """Raise ``InputError`` about the argument ``name`` unless ``fine``."""
+    if not fine:
+        raise InputError(f"{name}: expected {expected}, found {found!r}")

@@ -1,0 +1,129 @@
+"""AFL: play the clients' losses against the model (agnostic federated learning)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor
+
+from fedcraft.aggregators.base import Aggregator, Outcome, State
+from fedcraft.aggregators.cohort import Cohort
+from fedcraft.errors import InputError, require
+from fedcraft.linalg import project_simplex
+from fedcraft.updates import ClientId
+
+__all__ = ["AFL", "IterateAverage"]
+
+
+class AFL(Aggregator):
+    """g_t = sum_i lambda_i g_i / sum_{S_t} lambda_j, then lambda <- P(lambda + gamma F).
+
+    P is the projection on the simplex and F_i the loss at theta_t: lambda climbs the losses of
+    min_theta max_lambda sum_i lambda_i f_i (Mohri et al. 2019), starting uniform. The direction
+    uses the lambda from before this round's losses. Remembers lambda; cost O(m d + N log N).
+
+    The paper has all clients in every round. With sampling, only the sampled entries of lambda
+    climb, all N are projected, and the direction renormalises over the participants (uniform if
+    their lambda are all zero).
+
+    * ``gamma``: 0.01 as in most released code. One released program passes 0.1, with which lambda
+      of N = 1000 clients collapses on the few that were sampled last.
+    * ``clients``: N, if known ahead: the ids are then 0 ... N-1. Otherwise lambda grows: a client
+      seen for the first time enters with the uniform value 1/N of the clients seen so far, and the
+      others make room in proportion.
+    * ``indexing="position"`` gives lambda_i to the i-th row of a round whoever that is, as one
+      released program does under sampling; the default keeps it with the client.
+    * ``evaluate_average``: the method's output is the average of the iterates, see
+      ``IterateAverage``. The rule never sees theta: whoever runs the rounds keeps the average.
+    """
+
+    needs = frozenset({"losses"})
+
+    def __init__(
+        self,
+        *,
+        gamma: float = 0.01,
+        clients: int | None = None,
+        indexing: Literal["client", "position"] = "client",
+        evaluate_average: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        require(gamma >= 0, "gamma", "a number >= 0", gamma)
+        require(clients is None or clients > 0, "clients", "a positive number or None", clients)
+        require(indexing in ("client", "position"), "indexing", "'client' or 'position'", indexing)
+        self.gamma = gamma
+        self.clients = clients
+        self.indexing = indexing
+        self.evaluate_average = evaluate_average
+
+    @property
+    def mixture(self) -> dict[ClientId, float]:
+        """lambda by client (by position with that indexing)."""
+        weights = self._memory.get("lambda", torch.empty(0))
+        return dict(zip(self._memory.get("clients", []), weights.tolist(), strict=True))
+
+    def _direction(self, cohort: Cohort) -> Outcome:
+        known, weights = self._grown(self._names(cohort))
+        place = {client: index for index, client in enumerate(known)}
+        rows = torch.tensor([place[client] for client in self._names(cohort)])
+        shares = weights[rows]
+        total = shares.sum()
+        shares = shares / total if total > 0 else torch.full_like(shares, 1 / cohort.size)
+        climbed = weights.index_add(0, rows, self.gamma * cast(Tensor, cohort.losses))
+        self._memory = {"clients": known, "lambda": project_simplex(climbed)}
+        return Outcome(cohort.combine(shares))
+
+    def _names(self, cohort: Cohort) -> Sequence[ClientId]:
+        return range(cohort.size) if self.indexing == "position" else cohort.client_ids
+
+    def _grown(self, names: Sequence[ClientId]) -> tuple[list[ClientId], Tensor]:
+        """Return all clients known by now with their lambda, those of ``names`` among them."""
+        known: list[ClientId] = self._memory.get("clients", list(range(self.clients or 0)))
+        places = set(known)
+        new = [client for client in names if client not in places]
+        if new and self.clients is not None:
+            raise InputError(
+                f"client_ids: expected integers below clients={self.clients}, found {new[0]!r}"
+            )
+        total = len(known) + len(new)
+        uniform = torch.full((total,), 1 / total, dtype=torch.float64)
+        old = self._memory.get("lambda")
+        if old is None:
+            return known + new, uniform
+        return known + new, torch.cat([old * (len(known) / total), uniform[len(known) :]])
+
+
+class IterateAverage:
+    """The running mean of theta_1, theta_2, ...: AFL's output model.
+
+    With ``start=theta_0`` the start counts as one iterate (two released programs); without it does
+    not (the paper's average of the iterates, and a third program).
+
+    >>> average = IterateAverage()
+    >>> average.update(torch.tensor([1.0])), average.update(torch.tensor([3.0]))
+    (tensor([1.]), tensor([2.]))
+    """
+
+    def __init__(self, start: Tensor | None = None) -> None:
+        self.count = 0 if start is None else 1
+        self.mean = None if start is None else start.clone()
+
+    def update(self, theta: Tensor) -> Tensor:
+        """Count theta in and return the mean."""
+        self.count += 1
+        if self.mean is None:
+            self.mean = theta.clone()
+        else:
+            self.mean = self.mean + (theta - self.mean) / self.count
+        return self.mean
+
+    def state_dict(self) -> State:
+        """Return the mean and how many iterates it holds."""
+        return {"count": self.count, "mean": self.mean}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a saved mean."""
+        self.count, self.mean = int(state["count"]), state["mean"]

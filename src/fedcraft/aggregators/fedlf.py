@@ -1,0 +1,117 @@
+"""FedLF: a direction that serves every client in every layer, and evens losses out."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from fedcraft.aggregators.base import Aggregator, Outcome
+from fedcraft.aggregators.cohort import Cohort
+from fedcraft.aggregators.combination import Combination, joint_grams, uniform_mean
+from fedcraft.aggregators.fairness import even_losses, rescale_factor
+from fedcraft.aggregators.uploads import Uploads
+from fedcraft.linalg import block_combine, min_norm_weights
+
+__all__ = ["FedLF"]
+
+
+class FedLF(Aggregator):
+    """Layer-wise fair federated learning (Pan et al. 2024). For every layer q::
+
+        d^q = argmin ||v||  over v in the hull of  {mu g_i^q / ||g_i^q||},  mu = mean_i ||g_i^q||,
+
+    and of the fair row sum_i h_i g_i^q / ||g_i^q|| brought to length mu, where h turns the losses
+    towards equal ones. Then g_t = d ||mean_i g_i|| / ||d|| over the whole model. By the min-norm
+    property no client conflicts with any layer of d.
+
+    The layers are the caller's; in the released code every parameter tensor is one. It sends exact
+    gradients at theta_t; every operation here is scale-equivariant, so updates serve as well.
+
+    * ``history=True`` also puts earlier uploads into the hulls: with A clients seen before this
+      round and A > m, those of absent clients from the last A // m rounds. Only uploads that can
+      still enter are kept (for cohorts of constant size), which may come close to one for every
+      client when few take part in a round.
+
+    Zero rows of a layer are left out of its hull and of mu; a layer without rows, or with zero in
+    its hull, stays put. No fair row when losses are equal: the released code normalises rounding
+    noise there. One client alone gets its own update. Cost O(m^2 d) and Q small programs.
+    """
+
+    needs = frozenset({"losses"})
+
+    def __init__(self, *, history: bool = False, **options: Any) -> None:
+        super().__init__(**options)
+        self.history = history
+
+    def _direction(self, cohort: Cohort) -> Outcome:
+        absent = self._absent(cohort)
+        fair = even_losses(cast(Tensor, cohort.losses))
+        rounding = 16 * torch.finfo(cohort.matrix.dtype).eps
+        grams = joint_grams(cohort, absent)
+        rows = torch.stack([_hull_point(gram, cohort.size, fair, rounding) for gram in grams])
+        if self.history:
+            self._remember(cohort)
+        rest = _history_part(cohort, absent, rows)
+        return _rescaled(Combination(cohort, rows[:, : cohort.size], rest))
+
+    def _absent(self, cohort: Cohort) -> Tensor | None:
+        """Return the uploads of absent clients that are recent enough, if any."""
+        seen = len(self._memory.get("seen", ()))
+        if not self.history or seen <= cohort.size:
+            return None
+        number = self._memory["round"] + 1
+        recent = Uploads.load(self._memory).since(number - seen // cohort.size)
+        return recent.without(cohort.client_ids).rows
+
+    def _remember(self, cohort: Cohort) -> None:
+        number = self._memory.get("round", 0) + 1
+        seen = list(dict.fromkeys([*self._memory.get("seen", ()), *cohort.client_ids]))
+        oldest = number + 1 - len(seen) // cohort.size
+        kept = Uploads.load(self._memory).since(oldest)
+        kept = kept.add(cohort.client_ids, cohort.matrix, number)
+        self._memory = {"round": number, "seen": seen, **kept.dump()}
+
+
+def _rescaled(point: Combination) -> Outcome:
+    """Give d the length of the mean update, unless a client conflicts with it."""
+    length = point.length()
+    norms = point.cohort.square_norms.sum(0).sqrt() * length
+    cosines = point.dots().sum(0) / norms.clamp(min=torch.finfo(norms.dtype).tiny)
+    return point.outcome(rescale_factor(length, uniform_mean(point.cohort).length(), cosines))
+
+
+def _history_part(cohort: Cohort, absent: Tensor | None, rows: Tensor) -> Tensor | None:
+    if absent is None:
+        return None
+    part = rows[:, cohort.size :]
+    return block_combine(absent.to(cohort.matrix), part, cohort.layout.slices)
+
+
+def _hull_point(gram: Tensor, clients: int, fair: Tensor | None, rounding: float) -> Tensor:
+    """Return d^q as coefficients on the rows behind ``gram``: the clients' first, then history."""
+    norms = gram.diagonal().clamp(min=0).sqrt()
+    used = torch.nonzero(norms > 0).flatten()
+    active = used[used < clients]
+    coefficients = torch.zeros_like(norms)
+    if len(active) == 0:
+        return coefficients
+    unit = 1 / norms[used]
+    kernel = gram[used][:, used] * unit.unsqueeze(-1) * unit
+    corners = torch.eye(len(used), dtype=torch.float64)
+    if fair is not None:
+        corners = _with_fair_row(corners, kernel, fair[active])
+    weights = min_norm_weights(corners @ kernel @ corners.T) @ corners
+    if weights @ kernel @ weights > rounding:
+        coefficients[used] = norms[active].mean() * weights * unit
+    return coefficients
+
+
+def _with_fair_row(corners: Tensor, kernel: Tensor, fair: Tensor) -> Tensor:
+    row = torch.zeros_like(corners[0])
+    row[: len(fair)] = fair
+    square = row @ kernel @ row
+    if square <= 16 * torch.finfo(torch.float64).eps * len(fair):
+        return corners
+    return torch.cat([corners, (row / square.sqrt()).unsqueeze(0)])

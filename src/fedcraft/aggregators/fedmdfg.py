@@ -1,0 +1,253 @@
+"""FedMDFG: a fair common descent direction for the whole model, with a line search of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedcraft.aggregators.base import Aggregator, Outcome, State
+from fedcraft.aggregators.cohort import Cohort
+from fedcraft.aggregators.combination import Combination, joint_grams
+from fedcraft.aggregators.fairness import even_losses, rescale_factor
+from fedcraft.aggregators.uploads import Uploads
+from fedcraft.errors import InputError, StateError, require
+from fedcraft.linalg import min_norm_weights
+from fedcraft.updates import ClientId
+
+__all__ = ["FedMDFG"]
+
+_SUFFICIENT = 1e-4
+_TINY = torch.finfo(torch.float64).tiny
+
+
+class FedMDFG(Aggregator):
+    """Multi-objective descent with fairness guidance (Pan et al. 2023).
+
+    With all updates brought to their mean length mu, d is the point of least norm in the hull of
+
+    * the clients' rows,
+    * the fair row sum_i h_i g_i, where h turns the losses L towards equal ones: only if the angle
+      between L and (1, ..., 1) exceeds ``theta_deg``, or some but not all clients have a larger
+      loss than expected from their earlier rounds,
+    * the rows of last round's clients who are absent now,
+
+    and g_t = d ||mean_i g_i|| / ||d||. ``eps`` is the released code's 1e-6: shorter updates are
+    left out, and a row of length n enters the hull with n^2 / (n + eps). eps = 0 makes the rule
+    scale-equivariant.
+
+    The paper's step length is searched: see ``line_search``, which needs the clients' losses at
+    trial points. A caller that does not offer them takes g_t as it is, with its own rate.
+
+    * ``evenness``: with the fair row in use a trial must bring the losses closer to equal: their
+      cosine with (1, ..., 1) must grow (``"paper"``). The released code divides the old cosine by
+      the sum of the losses instead of their norm, so that its test is nearly always passed
+      (``"code"``, the default, as in all published runs).
+
+    Remembers last round's rows and two numbers for every client seen. Cost O(m^2 d + m^3).
+    """
+
+    needs = frozenset({"losses"})
+    wants_line_search = True
+
+    def __init__(
+        self,
+        *,
+        theta_deg: float = 11.25,
+        s: int = 5,
+        eps: float = 1e-6,
+        evenness: Literal["code", "paper"] = "code",
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        require(0 < theta_deg < 90, "theta_deg", "an angle between 0 and 90 degrees", theta_deg)
+        require(s >= 0 and s == int(s), "s", "a whole number >= 0", s)
+        require(eps >= 0, "eps", "a number >= 0", eps)
+        require(evenness in ("code", "paper"), "evenness", "'code' or 'paper'", evenness)
+        self.theta_deg = theta_deg
+        self.s = int(s)
+        self.eps = eps
+        self.evenness = evenness
+
+    @property
+    def searched_clients(self) -> tuple[ClientId, ...]:
+        """The clients whose losses ``line_search`` asks for, in its order."""
+        return tuple(self._memory.get("search", {}).get("clients", ()))
+
+    def _direction(self, cohort: Cohort) -> Outcome:
+        books, forced = self._expectations(cohort)
+        self._memory = {**self._memory, **books, "search": {}}
+        norms = cohort.gram.diagonal().clamp(min=0).sqrt()
+        live = torch.nonzero(norms > self.eps).flatten()
+        if len(live) == 0:
+            return Combination(cohort, torch.zeros_like(norms)).outcome()
+        even = norms[live].mean() / norms[live]  # brings every live row to length mu
+        fair = self._fair_row(cast(Tensor, cohort.losses)[live], forced)
+        absent = Uploads.load(self._memory).without(cohort.client_ids).rows
+        hull = _Hull(cohort, live, even, fair, absent, self.eps)
+        point, factor = hull.point()
+        self._remember(hull, point, factor)
+        return point.outcome(factor)
+
+    def _fair_row(self, losses: Tensor, forced: bool) -> Tensor | None:
+        length = torch.linalg.vector_norm(losses)
+        if length == 0:
+            return None
+        cosine = float(losses.sum() / (length * len(losses) ** 0.5))
+        angle = math.degrees(math.acos(min(1.0, max(-1.0, cosine))))
+        return even_losses(losses) if forced or angle > self.theta_deg else None
+
+    def _expectations(self, cohort: Cohort) -> tuple[State, bool]:
+        """Update each client's expected loss; say if some, but not all, did worse than that."""
+        rounds = dict(
+            zip(self._memory.get("seen", ()), self._memory.get("joined", ()), strict=True)
+        )
+        expected = dict(zip(rounds, self._memory.get("expected", ()), strict=True))
+        worse = 0
+        for client, loss in zip(
+            cohort.client_ids, cast(Tensor, cohort.losses).tolist(), strict=True
+        ):
+            count = rounds.get(client, 0)
+            if count == 0 or loss <= expected[client]:
+                expected[client] = (expected.get(client, 0.0) * count + loss) / (count + 1)
+            else:
+                worse += 1
+            rounds[client] = count + 1
+        books = {
+            "seen": list(rounds),
+            "joined": list(rounds.values()),
+            "expected": [expected[client] for client in rounds],
+        }
+        return books, 0 < worse < cohort.size
+
+    def _remember(self, hull: _Hull, point: Combination, factor: float) -> None:
+        cohort, live = hull.cohort, hull.live
+        rows = cohort.matrix[live.to(cohort.matrix.device)] * hull.even.unsqueeze(-1).to(
+            cohort.matrix
+        )
+        ids = [cohort.client_ids[index] for index in live.tolist()]
+        search = {
+            "clients": ids,
+            "losses": cast(Tensor, cohort.losses)[live].tolist(),
+            "slopes": (factor * hull.even * point.dots().sum(0)[live]).tolist(),
+            "fair": hull.fair is not None,
+            "changed": hull.absent is not None,
+            "scale": factor,
+        }
+        self._memory = {**self._memory, **Uploads().add(ids, rows, 0).dump(), "search": search}
+
+    def line_search(self, evaluate: Callable[[float], Sequence[float]], rate: float) -> float:
+        """Return the step length for the last direction, found by halving.
+
+        ``evaluate(length)`` gives the losses of ``searched_clients``, in that order, at
+        theta - length g_t. The search starts at 2^s ``rate``, or at ``rate`` when some of last
+        round's clients are absent, and ends at 2^-s ``rate`` ||d|| / ||g_t||. A length is accepted
+        when every client's loss falls enough (Armijo with 1e-4) and, if the fair row was in use,
+        the losses are more even. If none is, the first that lowers the total loss is taken, else
+        the one with the least total loss.
+        """
+        if "search" not in self._memory:
+            raise StateError(
+                "line_search: aggregate a round first, then search along its direction"
+            )
+        search = {**self._memory["search"]}
+        if not search or search["scale"] == 0:
+            return rate
+        del search["clients"]
+        return _halve(_Trial(**search, evenness=self.evenness), evaluate, rate, self.s)
+
+
+@dataclass(frozen=True)
+class _Hull:
+    """The corners of this round's hull, as combinations of live and absent rows."""
+
+    cohort: Cohort
+    live: Tensor
+    even: Tensor
+    fair: Tensor | None
+    absent: Tensor | None
+    eps: float
+
+    def point(self) -> tuple[Combination, float]:
+        """Return d and the factor that gives it the length of the mean row."""
+        corners, kernel = self._corners()
+        weights = min_norm_weights(kernel)
+        square = float(weights @ kernel @ weights)
+        mixed = weights @ corners
+        coefficients = torch.zeros_like(self.cohort.weights)
+        coefficients[self.live] = mixed[: len(self.live)]
+        rest = None
+        if self.absent is not None:
+            rest = mixed[len(self.live) :].to(self.absent) @ self.absent
+        point = Combination(self.cohort, coefficients, rest)
+        if square <= 16 * torch.finfo(self.cohort.matrix.dtype).eps * float(
+            kernel.diagonal().max()
+        ):
+            return point, 0.0
+        length = point.length()
+        cosines = kernel @ weights / (kernel.diagonal().clamp(min=_TINY).sqrt() * length)
+        return point, rescale_factor(length, self._mean().length(), cosines)
+
+    def _mean(self) -> Combination:
+        coefficients = torch.zeros_like(self.cohort.weights)
+        coefficients[self.live] = self.even / len(self.live)
+        return Combination(self.cohort, coefficients)
+
+    def _corners(self) -> tuple[Tensor, Tensor]:
+        """Return the corners on (live rows, absent rows), and their Gram matrix."""
+        gram = joint_grams(self.cohort, self.absent).sum(0)
+        used = torch.cat([self.live, torch.arange(self.cohort.size, len(gram))])
+        gram = gram[used][:, used]
+        scale = torch.ones(len(used), dtype=torch.float64)
+        scale[: len(self.live)] = self.even
+        norms = scale * gram.diagonal().clamp(min=0).sqrt()
+        corners = torch.diag(scale * norms / (norms + self.eps).clamp(min=_TINY))
+        if self.fair is not None:
+            corners = torch.cat([corners, (self.fair @ corners[: len(self.live)]).unsqueeze(0)])
+        return corners, corners @ gram @ corners.T
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """What a trial's losses are judged by."""
+
+    losses: list[float]
+    slopes: list[float]
+    fair: bool
+    changed: bool
+    scale: float
+    evenness: str
+
+    def accepts(self, length: float, losses: npt.NDArray[np.float64]) -> bool:
+        before = np.asarray(self.losses)
+        enough = before - losses >= -_SUFFICIENT * length * np.asarray(self.slopes)
+        if not self.fair:
+            return bool(enough.all())
+        old = before.sum() / np.linalg.norm(before) if self.evenness == "paper" else 1.0
+        return bool(enough.all() and losses.sum() / np.linalg.norm(losses) > old)
+
+
+def _halve(
+    trial: _Trial, evaluate: Callable[[float], Sequence[float]], rate: float, halvings: int
+) -> float:
+    length = rate if trial.changed else 2.0**halvings * rate
+    lengths, totals = [length], [math.inf]
+    while length >= 0.5**halvings * rate / trial.scale:
+        losses = np.asarray(evaluate(length), dtype=np.float64)
+        if losses.shape != (len(trial.losses),):
+            raise InputError(f"evaluate: expected {len(trial.losses)} losses, found {losses.shape}")
+        if trial.accepts(length, losses):
+            return length
+        lengths.append(length)
+        totals.append(float(losses.sum()) if np.isfinite(losses).all() else math.inf)
+        length /= 2
+    lower = [
+        tried for tried, total in zip(lengths, totals, strict=True) if total < sum(trial.losses)
+    ]
+    return lower[0] if lower else lengths[int(np.argmin(totals))]

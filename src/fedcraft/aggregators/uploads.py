@@ -1,0 +1,69 @@
+"""Earlier uploads that a rule may still need: never more than one for a client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedcraft.errors import InputError
+from fedcraft.updates import ClientId
+
+__all__ = ["Uploads"]
+
+
+@dataclass(frozen=True)
+class Uploads:
+    """The last upload of each of these clients, and the round it came from."""
+
+    ids: tuple[ClientId, ...] = ()
+    rounds: tuple[int, ...] = ()
+    rows: Tensor | None = None  # (len(ids), d)
+
+    @classmethod
+    def load(cls, state: Mapping[str, Any]) -> Uploads:
+        """Read what ``dump`` wrote; nothing gives an empty store."""
+        rows = state.get("upload_rows")
+        return cls(tuple(state.get("upload_ids", ())), tuple(state.get("upload_rounds", ())), rows)
+
+    def dump(self) -> dict[str, Any]:
+        """Return entries for a rule's memory: lists of plain values and one tensor."""
+        entries = {"upload_ids": list(self.ids), "upload_rounds": list(self.rounds)}
+        return entries if self.rows is None else {**entries, "upload_rows": self.rows}
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def add(self, ids: Sequence[ClientId], rows: Tensor, round_number: int) -> Uploads:
+        """Store a round's uploads (copied) in place of those clients' earlier ones."""
+        if rows.is_meta:
+            raise InputError("updates: this rule keeps earlier uploads, so they must be in memory")
+        kept = self.without(ids)
+        both = rows.clone() if kept.rows is None else torch.cat([kept.rows.to(rows), rows])
+        return Uploads((*kept.ids, *ids), (*kept.rounds, *[round_number] * len(ids)), both)
+
+    def without(self, ids: Collection[ClientId]) -> Uploads:
+        """Leave these clients out."""
+        absent = set(ids)
+        return self._where(lambda client, _: client not in absent)
+
+    def since(self, round_number: int) -> Uploads:
+        """Forget what is older than this round."""
+        return self._where(lambda _, stored: stored >= round_number)
+
+    def of(self, round_number: int) -> Uploads:
+        """Keep only what came in this round."""
+        return self._where(lambda _, stored: stored == round_number)
+
+    def _where(self, wanted: Callable[[ClientId, int], bool]) -> Uploads:
+        pairs = zip(self.ids, self.rounds, strict=True)
+        kept = [index for index, pair in enumerate(pairs) if wanted(*pair)]
+        if len(kept) == len(self) or self.rows is None:
+            return self
+        if not kept:
+            return Uploads()
+        ids = tuple(self.ids[index] for index in kept)
+        return Uploads(ids, tuple(self.rounds[index] for index in kept), self.rows[kept])

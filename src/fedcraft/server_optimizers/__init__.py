@@ -1,0 +1,45 @@
+"""Server optimisers: the direction of a round -> the step that is subtracted from theta.
+
+``OPTIMIZERS`` is the table of names; a new one adds its class, its test and one line here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import Any
+
+from fedcraft.errors import InputError
+from fedcraft.server_optimizers.base import ServerOptimizer
+
+__all__ = ["OPTIMIZERS", "ServerOptimizer", "server_optimizer"]
+
+OPTIMIZERS: dict[str, str] = {
+    "adagrad": "fedcraft.server_optimizers.adaptive:Adagrad",
+    "adam": "fedcraft.server_optimizers.adaptive:Adam",
+    "momentum": "fedcraft.server_optimizers.momentum:Momentum",
+    "sgd": "fedcraft.server_optimizers.sgd:Sgd",
+    "yogi": "fedcraft.server_optimizers.adaptive:Yogi",
+}
+
+
+def server_optimizer(name: str, lr: float = 1.0, **params: Any) -> ServerOptimizer:
+    """Return a fresh server optimiser by its name in ``OPTIMIZERS``.
+
+    >>> import numpy as np
+    >>> momentum = server_optimizer("momentum", lr=0.1, beta=0.5)
+    >>> momentum.step(np.array([1.0])), momentum.step(np.array([1.0]))
+    (array([0.1]), array([0.15]))
+    """
+    if name not in OPTIMIZERS:
+        near = difflib.get_close_matches(name, OPTIMIZERS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        known = ", ".join(OPTIMIZERS)
+        raise InputError(f"server_optimizer: unknown name {name!r}{hint} Known: {known}")
+    module, _, attribute = OPTIMIZERS[name].partition(":")
+    kind = getattr(importlib.import_module(module), attribute)
+    try:
+        built: ServerOptimizer = kind(lr=lr, **params)
+    except TypeError as error:
+        raise InputError(f"server_optimizer {name!r}: {error}") from error
+    return built
