@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "BusyError",
     "CheckpointError",
     "ClientError",
     "ConfigError",
@@ -34,6 +35,10 @@ class StateError(FedcraftError, ValueError):
 
 class ConfigError(FedcraftError, ValueError):
     """A configuration names an unknown key or an impossible value."""
+
+
+class BusyError(ConfigError):
+    """Another process is writing to this run directory."""
 
 
 class DataError(FedcraftError, ValueError):

@@ -22,7 +22,7 @@ from fedcraft.engine.checkpoint import Checkpoints
 from fedcraft.engine.files import read_json, write_atomically, write_json
 from fedcraft.engine.fleet import Scores
 from fedcraft.engine.tables import CsvTable, JsonLines, Table
-from fedcraft.errors import ConfigError
+from fedcraft.errors import BusyError
 
 __all__ = ["RunDirectory", "environment"]
 
@@ -147,7 +147,7 @@ def _lock(path: Path) -> int:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(handle)
-        raise ConfigError(
+        raise BusyError(
             f"directory: another process is writing to {path}; wait for it or choose another"
         ) from error
     return handle
