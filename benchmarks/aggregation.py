@@ -65,7 +65,8 @@ def exact_layer(updates: Tensor, previous: Tensor, rho: Tensor) -> Tensor | None
     values = torch.linalg.eigvalsh(kernel)
     if float(values[0]) * WELL_POSED**2 < float(values[-1]):
         return None
-    return anchor + units.T @ torch.linalg.solve(kernel, rho.double() - units @ anchor)
+    coefficients = torch.linalg.solve(kernel, rho.double() - units @ anchor)
+    return anchor + torch.mv(units.T, coefficients)
 
 
 def _relative(found: Tensor, expected: Tensor) -> float:

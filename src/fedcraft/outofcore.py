@@ -62,7 +62,9 @@ def aggregate_files(
     stand_in = torch.empty(len(rows), layout.dimension, dtype=rows[0].dtype, device="meta")
     ids = [row.path.stem for row in rows] if client_ids is None else client_ids
     given = RoundInput(stand_in, weights, layout, ids, losses, steps, client_lr)
-    cohort = FileCohort(**given.fields(), rows=tuple(rows), out=Path(out), budget=budget_mb * _BYTES_PER_MB)
+    cohort = FileCohort(
+        **given.fields(), rows=tuple(rows), out=Path(out), budget=budget_mb * _BYTES_PER_MB
+    )
     finite = torch.isfinite(cohort.square_norms.sum(0))
     kept = without_nonfinite(cohort, finite, drop=aggregator.nonfinite == "drop")
     try:
@@ -131,15 +133,13 @@ class FileCohort(Cohort):
     def layer_dots(self, layer: int, vector: Vector) -> Tensor:
         dots = torch.zeros(self.size, dtype=torch.float64)
         for start, stop in self._pieces(layer):
-            dots += self._block(start, stop) @ vector.read(start, stop)
+            dots += self._block(start, stop) @ _read(vector, start, stop)
         return dots
 
     def lengths(self, vector: Vector) -> Tensor:
-        if not isinstance(vector, DiskVector):
-            raise TypeError(f"expected a DiskVector, found {type(vector).__name__}")
         squares = torch.zeros(len(self.layout), dtype=torch.float64)
         for layer, start, stop in self._all_pieces():
-            squares[layer] += vector.read(start, stop).to(torch.float64).square().sum()
+            squares[layer] += _read(vector, start, stop).to(torch.float64).square().sum()
         return squares.sqrt()
 
     def combine(
@@ -151,7 +151,7 @@ class FileCohort(Cohort):
             for layer, start, stop in self._all_pieces():
                 piece = self._block(start, stop).T @ weights[layer]
                 if base is not None and base_scale is not None:
-                    piece.add_(base.read(start, stop), alpha=float(base_scale[layer]))
+                    piece.add_(_read(base, start, stop), alpha=float(base_scale[layer]))
                 yield piece
 
         return self._write(self.out, pieces())
@@ -161,9 +161,9 @@ class FileCohort(Cohort):
     ) -> Vector:
         def pieces() -> Iterator[Tensor]:
             for layer, start, stop in self._all_pieces():
-                piece = vector.read(start, stop) * float(factors[layer])
+                piece = _read(vector, start, stop) * float(factors[layer])
                 if other is not None:
-                    piece.add_(other.read(start, stop), alpha=other_factor)
+                    piece.add_(_read(other, start, stop), alpha=other_factor)
                 yield piece
 
         return self._write(self.out.with_name(f"{self.out.stem}.reference.safetensors"), pieces())
@@ -184,24 +184,38 @@ class FileCohort(Cohort):
         partial.replace(path)
         return DiskVector(path, len(header), self.matrix.dtype, self.rows[0].shapes)
 
+    @cached_property
+    def _buffer(self) -> Tensor:
+        return torch.empty(self.size * self._width, dtype=self.matrix.dtype)
+
+    @property
+    def _width(self) -> int:
+        # A piece lives once in the buffer, at worst once more in float64, and some rows in flight.
+        bytes_per_column = self.size * (self.matrix.dtype.itemsize + 8) + 32
+        return max(1, min(self.budget // bytes_per_column, max(self.layout.sizes)))
+
     def _block(self, start: int, stop: int) -> Tensor:
-        block = torch.empty(self.size, stop - start, dtype=self.matrix.dtype)
+        """Read one piece of every row into the buffer; valid until the next call."""
+        block = self._buffer[: self.size * (stop - start)].view(self.size, stop - start)
         for index, row in enumerate(self.rows):
             block[index] = row.read(start, stop)
         return block
 
     def _pieces(self, layer: int) -> Iterator[tuple[int, int]]:
-        # A piece lives as the block, one row in flight, a float64 copy at worst, and the result.
-        bytes_per_column = self.matrix.dtype.itemsize * (3 * self.size + 4)
-        width = max(1, self.budget // bytes_per_column)
         bounds = self.layout.layers[layer]
-        for start in range(bounds.start, bounds.stop, width):
-            yield start, min(start + width, bounds.stop)
+        for start in range(bounds.start, bounds.stop, self._width):
+            yield start, min(start + self._width, bounds.stop)
 
     def _all_pieces(self) -> Iterator[tuple[int, int, int]]:
         for layer in range(len(self.layout)):
             for start, stop in self._pieces(layer):
                 yield layer, start, stop
+
+
+def _read(vector: Vector, start: int, stop: int) -> Tensor:
+    if not isinstance(vector, DiskVector):
+        raise TypeError(f"expected a DiskVector, found {type(vector).__name__}")
+    return vector.read(start, stop)
 
 
 def _open(path: Path) -> DiskVector:
