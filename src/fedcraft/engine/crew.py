@@ -45,7 +45,7 @@ class SerialCrew:
 
     def run(self, command: Command, units: Sequence[int]) -> None:
         for unit in units:
-            if self._halted():
+            if command.voidable and self._halted():
                 raise Halt
             try:
                 self._bench.do(command, unit)

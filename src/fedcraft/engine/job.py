@@ -39,6 +39,11 @@ class Command(NamedTuple):
     report_loss: bool = False
     splits: tuple[str, ...] = ("test",)
 
+    @property
+    def voidable(self) -> bool:
+        """Tell whether the phase can be dropped half-way: a round that is aggregated cannot."""
+        return self.kind in ("train", "loss")
+
 
 class Shard(NamedTuple):
     """A run of a split's concatenated samples: the unit of evaluation."""

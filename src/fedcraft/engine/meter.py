@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["Meter", "peak_memory_mb"]
+__all__ = ["MemoryGauge", "Meter"]
 
 _PHASES = ("train", "aggregate", "evaluate")
+_GAUGE_SECONDS = 2.0
 
 
 class Meter:
@@ -40,20 +41,31 @@ class Meter:
         return taken
 
 
-def peak_memory_mb(workers: Iterable[int]) -> float:
-    """Return the largest resident memory of this process plus that of its workers so far, in MiB.
+class MemoryGauge:
+    """The largest memory of this process and its workers, in MiB, looked at now and then.
 
-    Pages that processes share are counted in each of them, so this is an upper bound.
+    Of this process the kernel knows the peak; of the workers only what is their own counts, because
+    the rest of their pages (data, update matrix, code) is the parent's.
     """
-    unit = 1 if sys.platform == "darwin" else 1024
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    return round((own + sum(_peak_bytes(pid) for pid in workers)) / 2**20, 1)
+
+    def __init__(self) -> None:
+        self._workers = 0.0
+        self._next = 0.0
+
+    def peak(self, workers: Iterable[int]) -> float:
+        """Return the peak so far; the workers are looked at every few seconds at most."""
+        if time.monotonic() >= self._next:
+            self._workers = max(self._workers, sum(_private_bytes(pid) for pid in workers))
+            self._next = time.monotonic() + _GAUGE_SECONDS
+        unit = 1 if sys.platform == "darwin" else 1024
+        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        return round((own + self._workers) / 2**20, 1)
 
 
-def _peak_bytes(pid: int) -> int:
+def _private_bytes(pid: int) -> int:
     try:
-        text = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii")
     except OSError:
         return 0
-    lines = [line for line in text.splitlines() if line.startswith("VmHWM")]
-    return int(lines[0].split()[1]) * 1024 if lines else 0
+    private = [line.split()[1] for line in text.splitlines() if line.startswith("Private_")]
+    return 1024 * sum(int(kilobytes) for kilobytes in private)

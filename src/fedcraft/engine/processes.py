@@ -119,7 +119,7 @@ class ProcessCrew:
             except OSError:
                 dead.append(worker)
         while waiting:
-            if self._halted():
+            if command.voidable and self._halted():
                 self._abandon(waiting)
             for key, _ in self._selector.select(_LOOK_SECONDS):
                 worker = key.data

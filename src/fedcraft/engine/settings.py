@@ -5,16 +5,22 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from fedcraft.errors import ConfigError
 from fedcraft.updates import BufferPolicy, Grouping
 
-__all__ = ["Executor", "NonFinitePolicy", "Settings", "StartMethod"]
+__all__ = ["Device", "Executor", "NonFinitePolicy", "Settings", "StartMethod"]
 
 Executor = Literal["auto", "serial", "processes", "vectorized"]
 NonFinitePolicy = Literal["raise", "drop", "stop"]
 StartMethod = Literal["auto", "fork", "forkserver", "spawn"]
+Device = Literal["auto", "cpu", "cuda"]
+
+_IDENTITY = (
+    "clients_per_round", "client_lr", "server_lr", "lr_decay", "local_epochs", "batch_size",
+    "seed", "layers", "buffers", "dropout", "nonfinite",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +54,8 @@ class Settings:
     workers: int = 0
     """Worker processes; 0 for one per usable core. The result does not depend on it."""
     start_method: StartMethod = "auto"
+    device: Device = "auto"
+    """Where the vectorized executor trains; the others use the CPU."""
 
     checkpoint_every: int = 50
     """Rounds between checkpoints; 0 to go by ``checkpoint_minutes`` alone."""
@@ -84,6 +92,7 @@ class Settings:
                 _positive(name, getattr(self, name))
         _choice("executor", self.executor, get_args(Executor))
         _choice("start_method", self.start_method, get_args(StartMethod))
+        _choice("device", self.device, get_args(Device))
         _choice("nonfinite", self.nonfinite, get_args(NonFinitePolicy))
         _choice("layers", self.layers, get_args(Grouping))
         _choice("buffers", self.buffers, get_args(BufferPolicy))
@@ -103,6 +112,10 @@ class Settings:
             )
         if self.patience is not None:
             _at_least("patience", self.patience, 1)
+
+    def identity(self) -> dict[str, Any]:
+        """Return the settings a resumed run must share with the one it continues."""
+        return {name: getattr(self, name) for name in _IDENTITY}
 
     def client_lr_at(self, round_index: int) -> float:
         """Return eta_l of round t = 0, 1, ...: it starts to fall at t = 2, as released."""
@@ -124,7 +137,13 @@ class Settings:
     @property
     def worker_count(self) -> int:
         """Number of processes to use: as asked, or one per core this process may run on."""
-        return self.workers or len(os.sched_getaffinity(0))
+        return self.workers or _usable_cores()
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _at_least(name: str, value: int, least: int) -> None:

@@ -25,9 +25,15 @@ class Stopping:
             self.best, self.since_best = mean, 0
         else:
             self.since_best += 1
+        return self.verdict()
+
+    def verdict(self) -> str | None:
+        """Return why the evaluations so far end the run, or None."""
         target, patience = self._settings.target_accuracy, self._settings.patience
-        if target is not None and mean >= target:
-            return f"target: mean accuracy {mean:.4f} reached {target}"
+        if self.best is None:
+            return None
+        if target is not None and self.best >= target:
+            return f"target: mean accuracy {self.best:.4f} reached {target}"
         if patience is not None and self.since_best >= patience:
             return f"patience: {patience} evaluations without a mean above {self.best:.4f}"
         return None

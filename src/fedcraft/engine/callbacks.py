@@ -1,0 +1,69 @@
+"""What else should happen during a run: watch it, log it elsewhere, show its progress."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedcraft.engine.fleet import Scores
+from fedcraft.engine.settings import Settings
+
+__all__ = ["Callback", "Callbacks", "RunInfo"]
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What is known about a run before its first round."""
+
+    settings: Settings
+    clients: int
+    dimension: int
+    executor: str
+    workers: int
+    first_round: int
+    memory_mb: float
+    directory: Path | None
+
+
+class Callback:
+    """Overwrite what you need. Records are those of metrics.jsonl: read, do not change.
+
+    A callback runs in the server's process between rounds; if it raises, the run fails.
+    """
+
+    def on_start(self, info: RunInfo) -> None:
+        """Called once, before the first round of this process."""
+
+    def on_round(self, record: Mapping[str, Any]) -> None:
+        """Called after every round, its evaluation included."""
+
+    def on_evaluate(self, round_number: int, scores: Mapping[str, Scores]) -> None:
+        """Called after an evaluation of all clients, with every client's numbers by split."""
+
+    def on_end(self, state: str, reason: str) -> None:
+        """Called when the run ends, however it does: finished, stopped, interrupted or failed."""
+
+
+class Callbacks(Callback):
+    """Several callbacks as one, in order."""
+
+    def __init__(self, callbacks: Iterable[Callback]) -> None:
+        self._callbacks = tuple(callbacks)
+
+    def on_start(self, info: RunInfo) -> None:
+        for callback in self._callbacks:
+            callback.on_start(info)
+
+    def on_round(self, record: Mapping[str, Any]) -> None:
+        for callback in self._callbacks:
+            callback.on_round(record)
+
+    def on_evaluate(self, round_number: int, scores: Mapping[str, Scores]) -> None:
+        for callback in self._callbacks:
+            callback.on_evaluate(round_number, scores)
+
+    def on_end(self, state: str, reason: str) -> None:
+        for callback in self._callbacks:
+            callback.on_end(state, reason)

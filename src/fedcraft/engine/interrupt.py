@@ -1,0 +1,52 @@
+"""Ctrl-C and SIGTERM end a run between two clients, not in the middle of a file."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from fedcraft.errors import FedcraftError
+
+__all__ = ["Interrupted", "interruptible"]
+
+
+class Interrupted(FedcraftError):
+    """The user ended the run; ``directory`` (if there is one) holds a checkpoint to resume from."""
+
+    def __init__(self, round_number: int, directory: Path | None) -> None:
+        kept = f"; resume from {directory}" if directory else "; without a directory it is lost"
+        super().__init__(f"interrupted after round {round_number}{kept}")
+        self.round = round_number
+        self.directory = directory
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Yield a function that tells whether the user asked to stop.
+
+    A second Ctrl-C is an ordinary KeyboardInterrupt. Outside the main thread, where Python gives
+    no signals, the function never says so.
+    """
+    asked = threading.Event()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        if asked.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+    before: dict[int, Any] = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, on_signal)
+        yield asked.is_set
+    finally:
+        for signal_number, handler in before.items():
+            signal.signal(signal_number, handler)

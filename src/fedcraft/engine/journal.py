@@ -1,0 +1,133 @@
+"""What a run remembers of itself: in memory always, in a run directory where there is one."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedcraft.aggregators import Certificate
+from fedcraft.data import Federation
+from fedcraft.engine.directory import RunDirectory
+from fedcraft.engine.fleet import Scores
+from fedcraft.engine.settings import Settings
+from fedcraft.engine.tables import plain
+from fedcraft.errors import CheckpointError, ConfigError
+
+__all__ = ["Journal"]
+
+_STATUS_SECONDS = 2.0
+_SECONDS_PER_MINUTE = 60.0
+
+
+class Journal:
+    """The rows of a run, its last scores, and when the next checkpoint is due."""
+
+    def __init__(self, path: Path | None, settings: Settings, *, resume: bool) -> None:
+        self._settings = settings
+        keep = settings.keep_checkpoints
+        self.directory = None if path is None else RunDirectory(path, keep_checkpoints=keep)
+        self.rows: list[dict[str, Any]] = []
+        self.scores: dict[str, Scores] = {}
+        self._last_checkpoint = self._last_status = time.monotonic()
+        if self.directory is not None and self.directory.used and not resume:
+            self.directory.close()
+            raise ConfigError(
+                f"directory: {path} already holds a run; continue it with resume=True or choose "
+                "another directory"
+            )
+
+    def find_checkpoint(self, split_hash: str) -> dict[str, Any] | None:
+        """Return the state to resume from, or None for a start from the beginning."""
+        if self.directory is None:
+            return None
+        state = self.directory.checkpoints.latest()
+        if state is not None and state["split_hash"] != split_hash:
+            raise CheckpointError(
+                f"{self.directory.path}: its checkpoints belong to another split of the data "
+                f"({state['split_hash'][:12]}, now {split_hash[:12]}); nothing was changed"
+            )
+        return state
+
+    def begin(
+        self, federation: Federation, checkpoint: Mapping[str, Any] | None, about: dict[str, Any]
+    ) -> None:
+        """Bring the tables to where the checkpoint is, and say what runs here."""
+        if self.directory is None:
+            return
+        self.directory.cut(None if checkpoint is None else checkpoint["tables"])
+        self.rows = _read_rows(self.directory.metrics.path)
+        self.directory.begin(federation, about)
+        self.directory.status(
+            state="running",
+            round=0 if checkpoint is None else checkpoint["round"],
+            rounds=self._settings.rounds,
+            reason="",
+            split_hash=federation.split_hash,
+            **about,
+        )
+
+    def add_round(self, row: dict[str, Any], certificate: Certificate | None) -> None:
+        """Write one round to the tables."""
+        number = row["round"]
+        self.rows.append(plain(row))
+        if self.directory is None:
+            return
+        self.directory.metrics.row(row)
+        if certificate is not None and self._settings.diagnoses(number):
+            self.directory.write_certificate(number, certificate.rows())
+        if time.monotonic() - self._last_status > _STATUS_SECONDS:
+            self._last_status = time.monotonic()
+            self.directory.status(round=number)
+
+    def add_scores(self, round_number: int, scores: dict[str, Scores]) -> None:
+        """Write one evaluation of all clients."""
+        self.scores = scores
+        if self.directory is not None:
+            self.directory.write_scores(round_number, scores)
+
+    def checkpoint_due(self, round_number: int) -> bool:
+        """Tell whether a checkpoint should follow this round."""
+        if self.directory is None:
+            return False
+        every, minutes = self._settings.checkpoint_every, self._settings.checkpoint_minutes
+        if every and round_number % every == 0:
+            return True
+        waited = time.monotonic() - self._last_checkpoint
+        return minutes is not None and waited >= minutes * _SECONDS_PER_MINUTE
+
+    def save_checkpoint(self, state: Mapping[str, Any]) -> None:
+        """Write a checkpoint together with the sizes of the tables it belongs to."""
+        if self.directory is None:
+            return
+        self.directory.checkpoints.save(state["round"], {**state, "tables": self.directory.sync()})
+        self._last_checkpoint = time.monotonic()
+        self.directory.status(round=state["round"])
+
+    def end(self, state: str, reason: str, round_number: int) -> None:
+        """Say how the run ended."""
+        if self.directory is not None:
+            self.directory.status(state=state, reason=reason, round=round_number)
+            self.directory.log(f"{state} after round {round_number}: {reason or 'all rounds done'}")
+
+    def save_model(self, tensors: Mapping[str, Tensor]) -> Path | None:
+        """Write the final model."""
+        return None if self.directory is None else self.directory.save_model(tensors)
+
+    def log(self, message: str) -> None:
+        """Write a line to the log."""
+        if self.directory is not None:
+            self.directory.log(message)
+
+    def close(self) -> None:
+        """Close the files."""
+        if self.directory is not None:
+            self.directory.close()
+
+
+def _read_rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -1,0 +1,52 @@
+"""What a run leaves behind in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedcraft.engine.fleet import Scores
+
+__all__ = ["Result"]
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """How a run ended: its model, its records and its clients' last scores.
+
+    ``vector`` is the flat model that was evaluated (the average of the iterates for AFL),
+    ``tensors`` the same by parameter name, buffers included. ``metrics`` are the records of
+    metrics.jsonl, ``scores`` the last evaluation of every client by split.
+    """
+
+    state: str
+    reason: str
+    round: int
+    vector: Tensor
+    tensors: Mapping[str, Tensor]
+    metrics: list[dict[str, Any]]
+    scores: Mapping[str, Scores]
+    executor: str
+    directory: Path | None = None
+
+    @property
+    def evaluation(self) -> dict[str, float]:
+        """The last evaluation: mean, std, best10, worst10 and so on."""
+        found = [row["evaluation"] for row in self.metrics if row.get("evaluation")]
+        return dict(found[-1]) if found else {}
+
+    def clients(self, split: str = "test") -> dict[str, NDArray[np.generic]]:
+        """Return the last scores as columns, ready for a data frame."""
+        score = self.scores[split]
+        return {
+            "client": score.clients,
+            "accuracy": score.accuracy,
+            "loss": score.loss,
+            "n": score.samples,
+        }
