@@ -36,6 +36,7 @@ RULES: dict[str, str] = {
     "fedmdfg": "fedcraft.aggregators.fedmdfg:FedMDFG",
     "fedmgda": "fedcraft.aggregators.fedmgda:FedMGDA",
     "fednova": "fedcraft.aggregators.fednova:FedNova",
+    "layer_momentum": "fedcraft.aggregators.layer_momentum:LayerMomentum",
     "qfedavg": "fedcraft.aggregators.qfedavg:QFedAvg",
 }
 

@@ -149,6 +149,15 @@ _ROWS = (
         server_lr=_OWN_LENGTH,
     ),
     Method(
+        "layer-momentum",
+        "Layer momentum (control)",
+        "CRAFT's memory and scale without its conflict resolution: the ablations' control",
+        "fedcraft's own",
+        aggregator=Part("layer_momentum"),
+        in_paper=False,
+        server_lr=_OWN_LENGTH,
+    ),
+    Method(
         "ditto",
         "Ditto",
         "a personal model per client, drawn to FedAvg's global one",

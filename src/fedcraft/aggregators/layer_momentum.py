@@ -1,0 +1,32 @@
+"""The control of our ablations: CRAFT's scaling and memory without its conflict resolution."""
+
+from __future__ import annotations
+
+import torch
+
+from fedcraft.aggregators.base import Aggregator, Outcome
+from fedcraft.aggregators.cohort import Cohort
+
+__all__ = ["LayerMomentum"]
+
+
+class LayerMomentum(Aggregator):
+    """g^q = U(g_{t-1}^q) + sum_i rho_i U(g_i^q) for every layer, with U(v) = v / ||v||.
+
+    It remembers and normalises as CRAFT does, but nothing is projected: what CRAFT has over this
+    rule is what the alignment constraints are worth. Not in the paper. Zero rows stay zero. Cost
+    O(m d); remembers one vector.
+    """
+
+    def _direction(self, cohort: Cohort) -> Outcome:
+        norms = cohort.square_norms.sqrt()
+        shares = torch.where(norms > 0, cohort.weights / torch.where(norms > 0, norms, 1), 0)
+        previous = self._memory.get("previous")
+        if previous is None:
+            direction = cohort.combine(shares)
+        else:
+            lengths = cohort.lengths(previous)
+            unit = torch.where(lengths > 0, 1 / torch.where(lengths > 0, lengths, 1), 0)
+            direction = cohort.combine(shares, previous, unit)
+        self._memory = {**self._memory, "previous": direction.clone()}
+        return Outcome(direction)
