@@ -14,7 +14,7 @@ from fedcraft.engine.crew import Halt
 from fedcraft.engine.fleet import Fleet, Scores, Trained
 from fedcraft.engine.journal import Journal
 from fedcraft.engine.meter import MemoryGauge, Meter
-from fedcraft.engine.sampling import draw_clients
+from fedcraft.engine.sampling import Sampler, draw_clients
 from fedcraft.engine.server import Server, ServerStep
 from fedcraft.engine.settings import Settings
 from fedcraft.engine.stopping import Stopping
@@ -41,6 +41,7 @@ class Loop:
         journal: Journal,
         callback: Callback,
         halted: Callable[[], bool],
+        sampler: Sampler = draw_clients,
     ) -> None:
         self.settings, self.fleet, self.server = settings, fleet, server
         self.states, self.journal, self.callback = states, journal, callback
@@ -48,7 +49,7 @@ class Loop:
         self.round = 0
         self.reason = ""
         self.extra: dict[str, Any] = {}  # what else a checkpoint should carry
-        self._halted = halted
+        self._halted, self._sampler = halted, sampler
         self._meter, self._gauge = Meter(), MemoryGauge()
 
     def run(self) -> str:
@@ -97,7 +98,7 @@ class Loop:
     def _advance(self) -> None:
         index = self.round
         lr = self.settings.client_lr_at(index)
-        drawn = draw_clients(self.settings, len(self.fleet.job.federation), index)
+        drawn = self._sampler(self.settings, len(self.fleet.job.federation), index)
         try:
             trained, dropped = self._train(drawn.present, lr)
             step = self._aggregate(trained, lr)

@@ -21,7 +21,7 @@ from fedcraft.engine.journal import Journal
 from fedcraft.engine.loop import Loop
 from fedcraft.engine.numerics import settled
 from fedcraft.engine.result import Result
-from fedcraft.engine.sampling import draw_clients
+from fedcraft.engine.sampling import Sampler, draw_clients
 from fedcraft.engine.server import Server
 from fedcraft.engine.settings import Settings
 from fedcraft.errors import CheckpointError
@@ -45,6 +45,7 @@ def run(
     callbacks: Iterable[Callback] = (),
     resume: bool = False,
     client_data: DataSource = own_order,
+    sampler: Sampler = draw_clients,
 ) -> Result:
     """Train ``model`` on ``federation`` with ``method``: T rounds of the paper's Algorithm 1.
 
@@ -52,12 +53,13 @@ def run(
     ``directory`` everything is written there as it happens, and ``resume=True`` continues from its
     newest good checkpoint to the same bits as a run that was never interrupted; without one
     nothing is kept. Clients are aggregated in the order of their ids, so the result does not
-    depend on who trained when. ``client_data`` may prescribe what a client sees in a round.
+    depend on who trained when. ``sampler`` may draw the cohorts in a way of its own, and
+    ``client_data`` prescribe what a client sees in a round.
 
     Raises ``Interrupted`` after Ctrl-C, ``ClientError`` with a client's own traceback, and the
     errors of :mod:`fedcraft.errors` for everything else; the directory is then still resumable.
     """
-    draw_clients(settings, len(federation), 0)  # too many active clients: say so before any work
+    sampler(settings, len(federation), 0)  # too many active clients: say so before any work
     path = None if directory is None else Path(directory)
     with ExitStack() as stack:
         stack.enter_context(settled())
@@ -67,7 +69,7 @@ def run(
         setup = _Setup(method, federation, model, settings, client_data)
         checkpoint = journal.find_checkpoint(federation.split_hash) if resume else None
         setup.check(checkpoint)
-        loop = setup.loop(journal, checkpoint, Callbacks(callbacks), halted)
+        loop = setup.loop(journal, checkpoint, Callbacks(callbacks), halted, sampler)
         stack.callback(loop.fleet.close)
         return setup.carry_out(loop)
 
@@ -124,6 +126,7 @@ class _Setup:
         checkpoint: Mapping[str, Any] | None,
         callback: Callback,
         halted: Callable[[], bool],
+        sampler: Sampler,
     ) -> Loop:
         """Hire the crew and put everything in its place, at the checkpoint if there is one."""
         remembered = None if checkpoint is None else checkpoint["executor"]
@@ -141,9 +144,8 @@ class _Setup:
             buffers=self.buffers,
             buffer_policy=self.settings.buffers,
         )
-        loop = Loop(
-            self.settings, Fleet(self.job, desk, crew), server, states, journal, callback, halted
-        )
+        fleet = Fleet(self.job, desk, crew)
+        loop = Loop(self.settings, fleet, server, states, journal, callback, halted, sampler)
         loop.extra = {"identity": self.identity, "executor": self.executor}
         try:
             self._begin(loop, checkpoint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from fedcraft.engine.settings import Settings
 from fedcraft.errors import ConfigError
 from fedcraft.seeds import generator
 
-__all__ = ["Drawn", "draw_clients"]
+__all__ = ["Drawn", "Sampler", "draw_clients"]
 
 
 class Drawn(NamedTuple):
@@ -19,6 +20,10 @@ class Drawn(NamedTuple):
 
     present: NDArray[np.int64]
     absent: NDArray[np.int64]
+
+
+Sampler = Callable[[Settings, int, int], Drawn]
+"""(settings, number of clients, round index) -> who takes part; a pure function of these."""
 
 
 def draw_clients(settings: Settings, clients: int, round_index: int) -> Drawn:
