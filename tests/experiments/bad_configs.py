@@ -54,7 +54,7 @@ def _wrong_type() -> list[BadConfig]:
 
 
 def _wrong_choice() -> list[BadConfig]:
-    choices = {"executor": "paralel", "nonfinite": "rise", "partition": "dirichlett"}
+    choices = {"executor": "vectorised", "nonfinite": "rise", "partition": "dirichlett"}
     more = {"tracking": "tensorbord", "layers": "layr", "device": "cuda0"}
     return [
         BadConfig(f"{key} of {value}", f'{key} = "{value}"\n', key, "Did you mean")

@@ -37,7 +37,7 @@ def test_written_configuration_reads_back_equal(tmp_path: Path) -> None:
         {
             "label": 'a "quoted" label\n',
             "client_lr": 1 / 3,
-            "aggregator": {"tau": 1e-9, "x": [1, 2]},
+            "aggregator": {"tau": 1e-9, "constraint": "at_least"},
         }
     )
     path = write_config(config, tmp_path / "config.toml")
@@ -71,8 +71,10 @@ def test_given_keys_win_over_the_data_set() -> None:
     assert load_config({"dataset": "cifar10", "model": "resnet20"}).model == "resnet20"
 
 
-def test_table_with_a_client_column_is_split_naturally() -> None:
-    config = load_config({"dataset": "mine.csv", "data_options": {"client": "hospital"}})
+def test_table_with_a_client_column_is_split_naturally(tmp_path: Path) -> None:
+    table = tmp_path / "mine.csv"
+    table.write_text("hospital,x,label\n1,2.0,0\n", encoding="utf-8")
+    config = load_config({"dataset": str(table), "data_options": {"client": "hospital"}})
     assert config.partition == "natural"
     assert config.alpha is None
 

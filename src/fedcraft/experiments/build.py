@@ -12,10 +12,11 @@ from fedcraft.data import Dataset, Federation, federate, load
 from fedcraft.engine import Settings
 from fedcraft.errors import ConfigError
 from fedcraft.experiments.config import Config
+from fedcraft.methods import Method, method
 from fedcraft.models import build
 from fedcraft.seeds import generator
 
-__all__ = ["build_federation", "build_model", "build_settings"]
+__all__ = ["build_federation", "build_method", "build_model", "build_settings"]
 
 
 def build_federation(config: Config) -> Federation:
@@ -30,6 +31,18 @@ def build_federation(config: Config) -> Federation:
         train_fraction=config.train_fraction,
         validation_fraction=config.validation_fraction,
         **config.partition_params,
+    )
+
+
+def build_method(config: Config) -> Method:
+    """Return the method with its overrides and this run's rates."""
+    return method(
+        config.method,
+        local=config.local or None,
+        aggregator=config.aggregator or None,
+        server=config.server or None,
+        client_lr=config.client_lr,
+        server_lr=config.server_lr,
     )
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from fedcraft.errors import ConfigError
 from fedcraft.experiments.config import TABLES, Config
+from fedcraft.experiments.names import did_you_mean
 
-__all__ = ["complain", "did_you_mean", "show"]
+__all__ = ["complain", "show"]
 
 _TYPES = {
     "int_type": "a whole number",
@@ -35,14 +35,6 @@ def complain(error: ValidationError, origin: Callable[[str], str]) -> ConfigErro
     if len(lines) == 1:
         return ConfigError(lines[0])
     return ConfigError("\n".join([f"{len(lines)} keys are wrong:", *(f"  {x}" for x in lines)]))
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return `` Did you mean 'x'?`` if a known name is near, else nothing."""
-    names = list(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
-    near = near or [longer for longer in names if len(name) > 1 and name in longer]
-    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def show(value: Any) -> str:

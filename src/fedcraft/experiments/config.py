@@ -1,17 +1,18 @@
 """Everything a run can be told, in one flat schema.
 
 A key has one place and one meaning, in a TOML file, on the command line and in Python alike. What
-is left out is filled in from the data set (see ``_BY_DATASET``), so that ``config.toml`` of a run
-directory holds every value that was used.
+is left out is filled in from the data set (see ``_BY_DATASET``), the partition and the method, so
+that ``config.toml`` of a run directory holds every value that was used.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
 from fedcraft.engine.settings import Executor, NonFinitePolicy
+from fedcraft.experiments.names import check_dataset, check_method, check_model, rates_of
 from fedcraft.updates import BufferPolicy, Grouping
 
 __all__ = ["MACHINE_KEYS", "TABLES", "Config", "Tracking"]
@@ -75,9 +76,9 @@ class Config(BaseModel):
     rounds: Count = 500
     """Aggregations T."""
     client_lr: Rate = 0.05
-    """Client learning rate eta_l of the first rounds."""
+    """Client learning rate eta_l of the first rounds; the method's own if left out."""
     server_lr: Rate = 0.1
-    """Server learning rate eta_g, constant over the rounds."""
+    """Server learning rate eta_g, constant over the rounds; the method's own if left out."""
     lr_decay: Share = 0.999
     """Factor on the client rate from round to round."""
     batch_size: Count = 50
@@ -169,7 +170,11 @@ class Config(BaseModel):
         return with_defaults(given) if isinstance(given, dict) else given
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Config:
+    def _fits_together(self, info: ValidationInfo) -> Config:
+        if not info.context or info.context.get("names", True):
+            check_method(self.method, {table: getattr(self, table) for table in TABLES})
+            check_dataset(self.dataset)
+            check_model(self.model)
         _at_most(self, "clients_per_round", "clients")
         _at_most(self, "min_clients", "clients_per_round")
         taken = _BY_PARTITION[self.partition]
@@ -180,11 +185,7 @@ class Config(BaseModel):
                     f"{key}: only the partition {' or '.join(users)} uses it, but partition is "
                     f"{self.partition}. Leave {key} out or set partition = {users[0]!r}."
                 )
-        if self.max_samples is not None and self.dataset != "femnist":
-            raise ValueError(
-                f"max_samples: only femnist has writers to draw from, but dataset is "
-                f"{self.dataset!r}. Leave max_samples out."
-            )
+        _check_owners(self)
         return self
 
     @property
@@ -208,15 +209,30 @@ class Config(BaseModel):
 
 
 def with_defaults(given: dict[str, Any]) -> dict[str, Any]:
-    """Fill in what follows from the data set and the partition."""
+    """Fill in what follows from the data set, the partition and the method."""
     dataset = given.get("dataset", "digits")
     found = _BY_DATASET.get(dataset, {}) if isinstance(dataset, str) else {}
     options = given.get("data_options")
     if not found and isinstance(options, dict) and "client" in options:
         found = {"partition": "natural"}
-    filled = found | given
+    method = given.get("method", "craft")
+    filled = found | (rates_of(method) if isinstance(method, str) else {}) | given
     partition = filled.get("partition", "dirichlet")
     return (_BY_PARTITION.get(partition, {}) if isinstance(partition, str) else {}) | filled
+
+
+def _check_owners(config: Config) -> None:
+    if config.max_samples is not None and config.dataset != "femnist":
+        raise ValueError(
+            f"max_samples: only femnist has writers to draw from, but dataset is "
+            f"{config.dataset!r}. Leave max_samples out."
+        )
+    owned = config.dataset == "femnist" or "client" in config.data_options
+    if config.partition == "natural" and not owned:
+        raise ValueError(
+            f"partition: natural needs data with owners, but {config.dataset!r} has none. Set "
+            'partition = "dirichlet", or name the column with the clients as data_options.client.'
+        )
 
 
 def _at_most(config: Config, small: str, large: str) -> None:
@@ -225,6 +241,3 @@ def _at_most(config: Config, small: str, large: str) -> None:
             f"{small}: expected at most {large} = {getattr(config, large)}, found "
             f"{getattr(config, small)}. Lower {small} or raise {large}."
         )
-
-
-PARTITIONS = get_args(Config.model_fields["partition"].annotation)

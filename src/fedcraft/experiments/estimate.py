@@ -11,14 +11,18 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedcraft.data import Federation
-from fedcraft.experiments.build import build_federation, build_model
+from fedcraft.experiments.build import build_federation, build_method, build_model
 from fedcraft.experiments.config import Config
 
 __all__ = ["Estimate", "duration", "estimate"]
 
 _PROCESS_MB = 350  # Python with torch and scikit-learn
 _MULTIPLY_ADDS = 2e10  # a second, of a Gram product on one core
-_EXTRA_WORK = {"ditto": 2.0, "ditto-craft": 2.0, "perfedavg": 2.0}  # against plain SGD
+_EXTRA_WORK = {
+    "ditto": 2.0,
+    "perfedavg": 2.0,
+    "fedrep": 2.0,
+}  # by local objective, against plain SGD
 _EVALUATION_BATCH = 256
 _REPEATS = 3
 _DATA_KEYS = (
@@ -92,7 +96,7 @@ class _Calibration:
         federation = self.federation(config)
         speed = self.speed(config, federation)
         trained = config.clients_per_round * float(federation.sizes().mean()) * config.local_epochs
-        train = speed.train * trained * _EXTRA_WORK.get(config.method, 1.0)
+        train = speed.train * trained * _extra_work(config)
         aggregate = config.clients_per_round**2 * speed.parameters / _MULTIPLY_ADDS
         evaluations = config.rounds // config.evaluate_every if config.evaluate_every else 1
         evaluate = speed.evaluate * len(federation.dataset) * max(evaluations, 1)
@@ -116,6 +120,10 @@ class _Calibration:
             model = build_model(config, federation.dataset)
             self.speeds[key] = _measure(model, federation, _typical_batch(config, federation))
         return self.speeds[key]
+
+
+def _extra_work(config: Config) -> float:
+    return _EXTRA_WORK.get(build_method(config).local.name, 1.0)
 
 
 def _typical_batch(config: Config, federation: Federation) -> int:
@@ -161,5 +169,5 @@ def _seconds(work: Callable[[], None]) -> float:
 def _memory(config: Config, federation: Federation, parameters: int) -> float:
     vectors = (config.clients_per_round + 8) * parameters * 4 / 2**20
     data = federation.dataset.inputs.nbytes / 2**20
-    personal = config.clients * parameters * 4 / 2**20 if config.method in _EXTRA_WORK else 0.0
+    personal = config.clients * parameters * 4 / 2**20 if _extra_work(config) > 1 else 0.0
     return _PROCESS_MB + vectors + data + min(personal, config.state_memory_mb)

@@ -12,8 +12,9 @@ import tomli_w
 from pydantic import ValidationError
 
 from fedcraft.errors import ConfigError
-from fedcraft.experiments.complaints import complain, did_you_mean
+from fedcraft.experiments.complaints import complain
 from fedcraft.experiments.config import TABLES, Config
+from fedcraft.experiments.names import did_you_mean
 
 __all__ = [
     "ConfigLike",
@@ -22,6 +23,7 @@ __all__ = [
     "load_config",
     "merged",
     "parse_overrides",
+    "read_source",
     "read_toml",
     "to_toml",
     "write_config",
@@ -33,16 +35,22 @@ CONFIG_FILE = "config.toml"
 _PARTITION_KEYS = ("alpha", "min_size", "shards_per_client")
 
 
-def load_config(source: ConfigLike = None, overrides: Mapping[str, Any] | None = None) -> Config:
+def load_config(
+    source: ConfigLike = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    names: bool = True,
+) -> Config:
     """Return the checked configuration of a file, a run directory, a mapping, or nothing at all.
 
     ``overrides`` win over the source and may have dotted keys (``aggregator.constraint``).
+    ``names=False`` does not ask whether method, data set and model exist here: for old results.
 
     >>> load_config({"rounds": 3}, {"client_lr": 0.1}).client_lr
     0.1
     """
-    given, name = _read(source)
-    return checked(given, overrides or {}, name)
+    given, name = read_source(source)
+    return checked(given, overrides or {}, name, names=names)
 
 
 def checked(
@@ -50,6 +58,8 @@ def checked(
     overrides: Mapping[str, Any],
     name: str,
     override: str = "command line",
+    *,
+    names: bool = True,
 ) -> Config:
     """Validate; ``name`` and ``override`` say where a key comes from when it is wrong."""
     overridden = {key.partition(".")[0] for key in overrides}
@@ -58,7 +68,7 @@ def checked(
         return override if key in overridden else name
 
     try:
-        return Config.model_validate(merged(given, overrides))
+        return Config.model_validate(merged(given, overrides), context={"names": names})
     except ValidationError as error:
         raise complain(error, origin) from None
 
@@ -136,7 +146,8 @@ def _commented(key: str, about: str, value: Any) -> str:
     return f"\n# {about}\n{setting}"
 
 
-def _read(source: ConfigLike) -> tuple[Mapping[str, Any], str]:
+def read_source(source: ConfigLike) -> tuple[Mapping[str, Any], str]:
+    """Return the keys of a source, unchecked, and what to call it in messages."""
     if source is None:
         return {}, "configuration"
     if isinstance(source, Config):

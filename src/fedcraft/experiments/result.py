@@ -33,7 +33,7 @@ class Result:
     @cached_property
     def config(self) -> Config:
         """The full configuration of the run."""
-        return load_config(self.directory)
+        return load_config(self.directory, names=False)
 
     @property
     def method(self) -> str:
@@ -47,7 +47,7 @@ class Result:
 
     @property
     def state(self) -> str:
-        """running, finished, stopped, failed, or new."""
+        """running, finished, stopped, interrupted, failed, or new."""
         return str(self.status.get("state", "new"))
 
     @property
@@ -58,7 +58,7 @@ class Result:
     @property
     def diverged(self) -> bool:
         """Whether the run ended because a client sent NaN or Inf."""
-        return self.state == "stopped" and "finite" in str(self.status.get("reason", ""))
+        return str(self.status.get("reason", "")).startswith("not finite")
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:

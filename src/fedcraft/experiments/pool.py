@@ -1,0 +1,153 @@
+"""Runs in local processes: a few workers, each with one torch thread, that die with their parent.
+
+A worker is a plain child process that is told run directories on its standard input and answers in
+JSON lines on its standard output. If the parent is gone, however it went, the worker's input ends
+and the worker ends itself; a worker that dies takes only its own run with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Ended", "Outcome", "Progress", "run_all"]
+
+Progress = Callable[[Path, dict[str, Any]], None]
+"""Told now and then how far a run is: its directory and a record with ``round``."""
+
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+_PATIENCE = 60.0  # seconds a worker has for its last checkpoint when asked to stop
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one run ended in a worker: ``error`` is empty if it went well."""
+
+    directory: Path
+    error: str = ""
+    busy: bool = False
+
+
+Ended = Callable[[Outcome], None]
+
+
+def run_all(
+    directories: Iterable[Path], jobs: int, progress: Progress, ended: Ended
+) -> list[Outcome]:
+    """Run every directory, ``jobs`` at once, and tell how each ended, in the given order.
+
+    ``progress`` and ``ended`` are called from the workers' threads.
+
+    KeyboardInterrupt asks the workers for a last checkpoint and goes on.
+    """
+    order = list(directories)
+    waiting: queue.SimpleQueue[Path] = queue.SimpleQueue()
+    for directory in order:
+        waiting.put(directory)
+    workers = [_Worker(waiting, progress, ended) for _ in range(min(jobs, len(order)))]
+    try:
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.wait()
+    except BaseException:
+        for worker in workers:
+            worker.interrupt()
+        raise
+    outcomes = {outcome.directory: outcome for worker in workers for outcome in worker.outcomes}
+    return [outcomes[directory] for directory in order if directory in outcomes]
+
+
+class _Worker(threading.Thread):
+    """A thread that feeds one child process and replaces it when it dies."""
+
+    def __init__(self, waiting: queue.SimpleQueue[Path], progress: Progress, ended: Ended) -> None:
+        super().__init__(daemon=True)
+        self.outcomes: list[Outcome] = []
+        self._waiting = waiting
+        self._progress, self._ended = progress, ended
+        self._child: subprocess.Popen[str] | None = None
+        self._stopping = False
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
+
+    def wait(self) -> None:
+        """Join in steps, so that the main thread still sees Ctrl-C."""
+        while self.is_alive():
+            self.join(0.2)
+
+    def interrupt(self) -> None:
+        """Ask the child for a last checkpoint, as Ctrl-C would, and see it off."""
+        self._stopping = True
+        child = self._child
+        if child is None or child.poll() is not None:
+            return
+        child.send_signal(signal.SIGINT)
+        try:
+            child.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            child.kill()
+
+    def run(self) -> None:
+        """Take directories until there are none left."""
+        while not self._stopping:
+            try:
+                directory = self._waiting.get_nowait()
+            except queue.Empty:
+                break
+            outcome = self._one(directory)
+            if not self._stopping:
+                self.outcomes.append(outcome)
+                self._ended(outcome)
+        if self._child is not None and self._child.stdin is not None:
+            self._child.stdin.close()
+
+    def _one(self, directory: Path) -> Outcome:
+        child = self._living()
+        try:
+            child.stdin.write(json.dumps(str(directory)) + "\n")  # type: ignore[union-attr]
+            child.stdin.flush()  # type: ignore[union-attr]
+        except BrokenPipeError:
+            return Outcome(directory, self._obituary(child))
+        for line in child.stdout or ():
+            message = json.loads(line)
+            if "round" in message:
+                self._progress(directory, message)
+            else:
+                return Outcome(directory, message["error"], message.get("busy", False))
+        return Outcome(directory, self._obituary(child))
+
+    def _living(self) -> subprocess.Popen[str]:
+        if self._child is None or self._child.poll() is not None:
+            # Its own session: Ctrl-C in a terminal reaches the parent alone, which then asks.
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", "fedcraft.experiments.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
+                start_new_session=True,
+                env={**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(_import_paths())},
+            )
+        return self._child
+
+    def _obituary(self, child: subprocess.Popen[str]) -> str:
+        code = child.wait()
+        self._errors.seek(0)
+        last = "\n".join(self._errors.read().splitlines()[-20:])
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        return f"the worker process {how}. {last}".strip()
+
+
+def _import_paths() -> list[str]:
+    """What the parent can import, so that a user's own model is found by its import path."""
+    return [path for path in sys.path if path]

@@ -1,0 +1,69 @@
+"""The paper's tables and figures: from stored results in seconds, or from scratch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fedcraft
+from fedcraft.errors import DataError
+from fedcraft.experiments.presets import Preset, Scale, preset
+from fedcraft.experiments.results import beside_published, rank_correlation, stored
+from fedcraft.experiments.sweep import Observer, SweepResult, sweep
+
+__all__ = ["Reproduction", "from_results", "rerun", "results_folder"]
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """One experiment of the paper: our runs, and its numbers where it prints some."""
+
+    preset: Preset
+    result: SweepResult
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return our table, chosen on test data as the paper does, with the paper's beside it."""
+        ours = self.result.rows("test")
+        return beside_published(ours, self.preset.published) if self.preset.published else ours
+
+    def rank_correlation(self) -> float | None:
+        """Return how well our order of methods matches the paper's; None without its numbers."""
+        return rank_correlation(self.rows()) if self.preset.published else None
+
+
+def from_results(name: str, results: str | Path | None = None) -> Reproduction:
+    """Read the stored runs of an experiment."""
+    chosen = preset(name)
+    folder = (Path(results) if results else results_folder()) / name
+    if not folder.is_dir():
+        raise DataError(
+            f"{folder} does not exist: no results of {name!r} are stored there. Train from scratch "
+            f"with --rerun, or at a smaller scale: fedcraft reproduce {name} --scale small"
+        )
+    return Reproduction(chosen, stored(folder))
+
+
+def rerun(
+    name: str,
+    scale: Scale = "paper",
+    *,
+    methods: Sequence[str] = (),
+    out: str | Path | None = None,
+    jobs: int = 0,
+    observer: Observer | None = None,
+    **changes: Any,
+) -> Reproduction:
+    """Do all runs of an experiment; those that are done already in ``out`` are not done again."""
+    chosen = preset(name)
+    plan = chosen.plan(scale, methods, **changes)
+    folder = Path(out) if out else Path("runs") / f"{name}-{scale}"
+    return Reproduction(chosen, sweep(plan, out=folder, jobs=jobs, observer=observer))
+
+
+def results_folder() -> Path:
+    """Return ``results`` here, or that of the repository this package is installed from."""
+    here = Path("results")
+    repository = Path(fedcraft.__file__).parents[2] / "results"
+    return here if here.is_dir() or not repository.is_dir() else repository

@@ -1,0 +1,91 @@
+"""One run: from a configuration to a run directory that holds everything needed to repeat it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fedcraft import engine
+from fedcraft.errors import ConfigError
+from fedcraft.experiments.build import (
+    build_federation,
+    build_method,
+    build_model,
+    build_settings,
+)
+from fedcraft.experiments.config import Config
+from fedcraft.experiments.files import CONFIG_FILE, ConfigLike, load_config, write_config
+from fedcraft.experiments.plan import run_id
+from fedcraft.experiments.result import Result
+from fedcraft.experiments.tracking import trackers
+
+__all__ = ["RUNS", "prepare", "resume", "run"]
+
+RUNS = Path("runs")
+
+
+def run(
+    config: ConfigLike = None,
+    *,
+    out: str | Path | None = None,
+    callbacks: Iterable[engine.Callback] = (),
+    **overrides: Any,
+) -> Result:
+    """Train as ``config`` says and return the run.
+
+    ``config`` is a :class:`Config`, a mapping, the path of a TOML file or of an earlier run, or
+    nothing for the defaults; keyword arguments win over it. ``out`` is the run directory, a new one
+    under ``runs/`` if left out; a directory that holds a run already is never written to.
+
+    >>> result = fedcraft.run(method="fedavg", rounds=20)      # doctest: +SKIP
+    >>> result.clients().query("metric == 'accuracy'")         # doctest: +SKIP
+    """
+    settled = load_config(config, overrides)
+    directory = prepare(settled, out)
+    return resume(directory, callbacks=callbacks)
+
+
+def prepare(config: Config, out: str | Path | None = None) -> Path:
+    """Make the run directory and write its configuration."""
+    directory = _free(RUNS / run_id(config)) if out is None else Path(out)
+    if (directory / CONFIG_FILE).exists():
+        raise ConfigError(
+            f"out: {directory} holds a run already. Give another folder, or continue that run: "
+            f"fedcraft resume {directory}"
+        )
+    directory.mkdir(parents=True, exist_ok=True)
+    write_config(config, directory / CONFIG_FILE)
+    return directory
+
+
+def resume(directory: str | Path, *, callbacks: Iterable[engine.Callback] = ()) -> Result:
+    """Bring a run to its end, from its last checkpoint or from the start; a finished one is left.
+
+    The result is the same, bit for bit, as if it had never been interrupted.
+    """
+    result = Result(Path(directory))
+    config = result.config
+    if result.state == "finished":
+        return result
+    federation = build_federation(config)
+    engine.run(
+        build_method(config),
+        federation,
+        build_model(config, federation.dataset),
+        build_settings(config),
+        result.directory,
+        callbacks=(*trackers(config, result.directory), *callbacks),
+        resume=True,
+    )
+    return Result(result.directory)
+
+
+def _free(wanted: Path) -> Path:
+    """Return ``wanted``, or the first of ``wanted-2``, ``wanted-3``, ... that is not there yet."""
+    number = 1
+    while True:
+        path = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+        if not path.exists():
+            return path
+        number += 1

@@ -1,0 +1,145 @@
+"""Many runs: finished ones are skipped, interrupted ones resumed, failures told at the end."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedcraft.experiments.config import Config
+from fedcraft.experiments.files import CONFIG_FILE, to_toml
+from fedcraft.experiments.plan import Plan, run_id
+from fedcraft.experiments.pool import Outcome, run_all
+from fedcraft.experiments.result import Result
+from fedcraft.experiments.select import Judge, Setting, best, can_validate, row
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Observer", "SweepResult", "sweep"]
+
+_BUSY_POLL = 1.0  # seconds between two looks at a run that another process is doing
+
+
+class Observer:
+    """Told what happens in a sweep; does nothing itself. The command line draws a bar with it."""
+
+    def planned(self, results: Sequence[Result], waiting: int) -> None:
+        """Called once: all runs of the sweep, and how many of them are not done yet."""
+
+    def progress(self, directory: Path, record: Mapping[str, Any]) -> None:
+        """Called now and then while a run goes on, with ``round``."""
+
+    def ended(self, directory: Path, error: str) -> None:
+        """Called when a run has ended; ``error`` is empty if it went well."""
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """The runs of a sweep, what failed, and which run speaks for each method."""
+
+    folder: Path
+    runs: tuple[Result, ...]
+    failures: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def judges(self) -> tuple[Judge, ...]:
+        """How a run can be chosen: on test data always, on validation data where there are some."""
+        return ("validation", "test") if can_validate(self.runs) else ("test",)
+
+    def best(self, judge: Judge | None = None) -> dict[str, Setting]:
+        """Return the best setting of each method, by validation data if there are some."""
+        finished = [run for run in self.runs if run.done]
+        return best(finished, judge or self.judges[0])
+
+    def rows(self, judge: Judge | None = None) -> list[dict[str, Any]]:
+        """Return the paper's table, one dictionary per method."""
+        chosen = judge or self.judges[0]
+        return [row(setting, chosen) for setting in self.best(chosen).values()]
+
+    def table(self, judge: Judge | None = None) -> pd.DataFrame:
+        """Return the paper's table: mean, best10, worst10, std, conflicts per round, rates."""
+        import pandas
+
+        return pandas.DataFrame(self.rows(judge))
+
+    def clients(self) -> pd.DataFrame:
+        """Return the per-client tables of all runs, with the columns run and method."""
+        import pandas
+
+        done = [run for run in self.runs if run.done]
+        tables = [run.clients().assign(run=run.directory.name, method=run.method) for run in done]
+        return pandas.concat(tables, ignore_index=True)
+
+
+def sweep(
+    plan: Plan | Mapping[str, Any] | str | Path,
+    *,
+    out: str | Path | None = None,
+    jobs: int = 0,
+    observer: Observer | None = None,
+) -> SweepResult:
+    """Do every run of ``plan`` in local processes, ``jobs`` at once (one per core if 0).
+
+    Each run has a process with one torch thread and the serial executor: the best use of a few
+    cores. A run's folder is named after its configuration, so calling again does what is missing
+    and nothing twice, also after a crash or ``kill -9``, also from two terminals at once.
+    """
+    planned = _plan(plan)
+    folder = Path("runs/sweep" if out is None else out)
+    results = [_place(folder, config) for config in _for_one_process(planned.configs())]
+    watcher = observer or Observer()
+    waiting = [result.directory for result in results if not result.done]
+    watcher.planned(results, len(waiting))
+    failures = _work(waiting, jobs or len(os.sched_getaffinity(0)), watcher)
+    fresh = tuple(Result(result.directory) for result in results)
+    return SweepResult(folder, fresh, failures)
+
+
+def _plan(given: Plan | Mapping[str, Any] | str | Path) -> Plan:
+    if isinstance(given, Plan):
+        return given
+    return Plan.of(given) if isinstance(given, Mapping) else Plan.read(given)
+
+
+def _for_one_process(configs: Sequence[Config]) -> list[Config]:
+    """Let each run have a single worker; ``vectorized`` is one already and stays."""
+    kept = ("serial", "vectorized")
+    return [
+        config.but(workers=1, executor=config.executor if config.executor in kept else "serial")
+        for config in configs
+    ]
+
+
+def _place(folder: Path, config: Config) -> Result:
+    """Return the run's directory, with its configuration in it from the first moment on."""
+    directory = folder / run_id(config)
+    path = directory / CONFIG_FILE
+    if not path.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        temporary = directory / f".{CONFIG_FILE}.{os.getpid()}"
+        temporary.write_text(to_toml(config.values()), encoding="utf-8")
+        temporary.replace(path)
+    return Result(directory)
+
+
+def _work(directories: list[Path], jobs: int, watcher: Observer) -> dict[str, str]:
+    failures: dict[str, str] = {}
+    while directories:
+        outcomes = run_all(directories, jobs, watcher.progress, _ended(watcher))
+        failures |= {o.directory.name: o.error for o in outcomes if o.error and not o.busy}
+        directories = [o.directory for o in outcomes if o.busy]
+        if directories:
+            time.sleep(_BUSY_POLL)
+    return failures
+
+
+def _ended(watcher: Observer) -> Callable[[Outcome], None]:
+    def tell(outcome: Outcome) -> None:
+        if not outcome.busy:
+            watcher.ended(outcome.directory, outcome.error)
+
+    return tell
