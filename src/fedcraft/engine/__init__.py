@@ -5,6 +5,7 @@ from fedcraft.engine.fleet import Scores
 from fedcraft.engine.interrupt import Interrupted
 from fedcraft.engine.loop import TooFewClients
 from fedcraft.engine.processes import WorkerError
+from fedcraft.engine.progress import progress
 from fedcraft.engine.result import Result
 from fedcraft.engine.run import run
 from fedcraft.engine.settings import Settings
@@ -18,5 +19,6 @@ __all__ = [
     "Settings",
     "TooFewClients",
     "WorkerError",
+    "progress",
     "run",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from fedcraft.errors import CheckpointError
 
 __all__ = ["Checkpoints"]
 
+Accept = Callable[[dict[str, Any]], None]
 _PREFIX = "round-"
 _TEMPORARY = ".unfinished-"
 
@@ -61,15 +62,23 @@ class Checkpoints:
         """Return where the checkpoint of a round lies."""
         return self.directory / f"{_PREFIX}{round_number:06d}"
 
-    def latest(self) -> dict[str, Any] | None:
+    def read(self, round_number: int) -> dict[str, Any]:
+        """Read the checkpoint of one round."""
+        return read_state(self.path(round_number))
+
+    def latest(self, accept: Accept | None = None) -> dict[str, Any] | None:
         """Read the newest good checkpoint, with a warning for every bad one passed over.
 
+        ``accept`` may look further, at files the checkpoint names, and raise ``CheckpointError``.
         None if the run has no checkpoint; ``CheckpointError`` if it has some and none is good.
         """
         problems = []
         for round_number in reversed(self.rounds()):
             try:
-                return read_state(self.path(round_number))
+                state = self.read(round_number)
+                if accept is not None:
+                    accept(state)
+                return state
             except CheckpointError as error:
                 problems.append(str(error))
                 warnings.warn(f"checkpoint passed over: {error}", stacklevel=2)

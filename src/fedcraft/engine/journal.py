@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from torch import Tensor
 
 from fedcraft.aggregators import Certificate
 from fedcraft.data import Federation
+from fedcraft.engine.checkpoint import Checkpoints
 from fedcraft.engine.directory import RunDirectory
 from fedcraft.engine.fleet import Scores
 from fedcraft.engine.settings import Settings
 from fedcraft.engine.tables import plain
 from fedcraft.errors import CheckpointError, ConfigError
+from fedcraft.local.store import ClientStates, StateIndex
 
 __all__ = ["Journal"]
 
@@ -33,6 +38,8 @@ class Journal:
         self.directory = None if path is None else RunDirectory(path, keep_checkpoints=keep)
         self.rows: list[dict[str, Any]] = []
         self.scores: dict[str, Scores] = {}
+        self._indices: dict[int, StateIndex] = {}
+        self._checkpointed = -1
         self._last_checkpoint = self._last_status = time.monotonic()
         if self.directory is not None and self.directory.used and not resume:
             self.directory.close()
@@ -45,7 +52,8 @@ class Journal:
         """Return the state to resume from, or None for a start from the beginning."""
         if self.directory is None:
             return None
-        state = self.directory.checkpoints.latest()
+        store = ClientStates(self.directory.states)
+        state = self.directory.checkpoints.latest(lambda found: store.load(found["clients"]))
         if state is not None and state["split_hash"] != split_hash:
             raise CheckpointError(
                 f"{self.directory.path}: its checkpoints belong to another split of the data "
@@ -68,6 +76,7 @@ class Journal:
             rounds=self._settings.rounds,
             reason="",
             split_hash=federation.split_hash,
+            fedcraft=version("fedcraft"),
             **about,
         )
 
@@ -100,13 +109,36 @@ class Journal:
         waited = time.monotonic() - self._last_checkpoint
         return minutes is not None and waited >= minutes * _SECONDS_PER_MINUTE
 
-    def save_checkpoint(self, state: Mapping[str, Any]) -> None:
-        """Write a checkpoint together with the sizes of the tables it belongs to."""
+    def save_checkpoint(self, state: Mapping[str, Any], states: ClientStates) -> None:
+        """Write a checkpoint with the clients' states and the sizes of the tables it belongs to."""
         if self.directory is None:
             return
-        self.directory.checkpoints.save(state["round"], {**state, "tables": self.directory.sync()})
-        self._last_checkpoint = time.monotonic()
-        self.directory.status(round=state["round"])
+        number, checkpoints = state["round"], self.directory.checkpoints
+        if number == self._checkpointed:
+            return
+        try:
+            index, sizes = states.save(), self.directory.sync()
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(
+                f"{self.directory.path}: cannot be written: {error}; free some space, then resume"
+            ) from error
+        checkpoints.save(number, {**state, "clients": index, "tables": sizes})
+        self._last_checkpoint, self._checkpointed = time.monotonic(), number
+        self.directory.status(round=number)
+        self._indices[number] = index
+        states.prune(self._kept_indices(checkpoints))
+
+    def _kept_indices(self, checkpoints: Checkpoints) -> list[StateIndex]:
+        """Return the indices of all checkpoints on disk: what they name must stay."""
+        kept = {}
+        for number in checkpoints.rounds():
+            if number in self._indices:
+                kept[number] = self._indices[number]
+                continue
+            with suppress(CheckpointError):  # a damaged one names nothing
+                kept[number] = checkpoints.read(number)["clients"]
+        self._indices = kept
+        return list(kept.values())
 
     def end(self, state: str, reason: str, round_number: int) -> None:
         """Say how the run ended."""

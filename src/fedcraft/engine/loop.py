@@ -198,8 +198,8 @@ class Loop:
         if self.journal.directory is None:
             return
         split_hash = self.fleet.job.federation.split_hash
-        kept = {"clients": self.states.save(), "split_hash": split_hash, **self.extra}
-        self.journal.save_checkpoint({**self.state_dict(), **kept})
+        state = {**self.state_dict(), "split_hash": split_hash, **self.extra}
+        self.journal.save_checkpoint(state, self.states)
 
     def _splits(self) -> tuple[str, ...]:
         wanted = ("test", "train", "validation")
