@@ -15,8 +15,8 @@ class Statement:
     """left <= right at every place (round, client or layer) of one run.
 
     ``left`` and ``right`` belong to the place where the bound is tightest; ``ratio`` is left /
-    right there, ``typical`` its median over places. ``informative`` is the share of places where the
-    bound says more than the assumptions do by themselves: a mean of ||grad F||^2 below G_f^2, a
+    right there, ``typical`` its median over places. ``informative`` is the share of places where
+    the bound says more than the assumptions alone: a mean of ||grad F||^2 below G_f^2, a
     positive lower bound on the descent.
     """
 
@@ -51,7 +51,8 @@ class Claim:
         """Count the places where left > right by more than ``tolerance`` times their size."""
         given = (self.left, self.right, self.scale)
         left, right, scale = np.broadcast_arrays(*(np.asarray(x, dtype=float) for x in given))
-        size = np.maximum.reduce([np.abs(left), np.where(np.isinf(right), 0, np.abs(right)), scale])
+        sizes = np.abs([left, right, scale])
+        size = np.where(np.isfinite(sizes), sizes, 0.0).max(axis=0)
         # "not <=" so that a NaN on either side counts as broken.
         broken = ~(left <= right + tolerance * size)
         ratio = np.where(broken, np.inf, 0.0)

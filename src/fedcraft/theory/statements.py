@@ -68,9 +68,15 @@ def _weighted_gradient(it: Measured) -> Iterator[Claim]:
 
 
 def _update_norm(it: Measured) -> Claim:
+    # With eps > 0 the step reaches a little more than p, and pays for that in length.
+    reached = it.targets + np.maximum(it.block_deviations, 0)
     values = it.smallest_singular_values
-    limits = [bounds.update_norm_bound(it.targets, float(value)) for value in values.flat]
-    right = np.reshape(limits, values.shape)
+    right = np.array(
+        [
+            [bounds.update_norm_bound(row, float(value)) for row, value in zip(*pair, strict=True)]
+            for pair in zip(reached, values, strict=True)
+        ]
+    )
     return Claim("update_norm", "extension", it.block_update_norms, right, 0.0, np.isfinite(right))
 
 

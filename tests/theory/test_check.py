@@ -1,0 +1,201 @@
+"""The check runs the real operator, passes where the theory holds, and fails where it does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedcraft.errors import InputError
+from fedcraft.theory import LogisticProblem, Report, check, random_logistic
+from fedcraft.theory.measured import Measured
+from fedcraft.theory.statements import claims
+from fedcraft.theory.study import MODES, random_instance
+from fedcraft.theory.trajectory import local_work
+from fedcraft.updates import Layout
+
+EXACT = {"common_descent", "linear_common_descent", "convergence", "average_norm"}
+
+
+@pytest.fixture
+def problem() -> LogisticProblem:
+    return random_logistic(np.random.default_rng(0), [20, 30, 10], 9, heterogeneity=0.5)
+
+
+def run(problem: Any, **options: Any) -> Report:
+    defaults = {"rounds": 12, "eta_l": 0.1, "eta_g": 0.2, "steps": (1, 3, 5)}
+    return check(problem, **{**defaults, **options})
+
+
+def names(report: Report) -> set[str]:
+    return {statement.name for statement in report.statements}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_bound_is_broken_on_random_problems(mode: str) -> None:
+    for index in range(25):
+        report = random_instance(7, index, max_rounds=12).run(mode)
+        assert report.violations == (), f"instance {index}\n{report}"
+
+
+def test_an_instance_is_its_seed_and_index() -> None:
+    first, second = (random_instance(7, 3, max_rounds=8).run("whole") for _ in range(2))
+    assert first.statements == second.statements
+    assert random_instance(7, 3) != random_instance(7, 4)
+
+
+def test_the_step_is_the_papers_projection(problem: LogisticProblem) -> None:
+    trajectory = run(problem, rounds=2, steps=2).measured.run
+    reference = np.zeros(9)
+    for updates, direction in zip(trajectory.updates, trajectory.directions, strict=True):
+        units = updates / np.linalg.norm(updates, axis=1, keepdims=True)
+        gap = problem.weights - units @ reference
+        expected = reference + np.linalg.pinv(units) @ gap
+        assert direction == pytest.approx(expected, rel=1e-9, abs=1e-12)
+        reference = direction / np.linalg.norm(direction)
+
+
+def test_local_work_is_gradient_descent(problem: LogisticProblem) -> None:
+    theta = np.random.default_rng(4).standard_normal(9)
+    work = local_work(problem, 1, theta, 0.3, 4, Layout.whole(9))
+    local = theta.copy()
+    for _ in range(4):
+        local = local - 0.3 * problem.gradient(1, local)
+    assert work.update == pytest.approx(theta - local)
+    assert 0 < work.curviest <= problem.smoothness
+    assert work.block_curviest == pytest.approx([work.curviest])
+
+
+def test_exact_statements_apply_to_the_whole_vector(problem: LogisticProblem) -> None:
+    report = run(problem)
+    assert names(report) >= EXACT
+    assert abs(report.measured.deviations).max() < 1e-12
+    assert report["residual"].right == pytest.approx(report["convergence"].right)
+
+
+def test_layers_that_meet_their_targets_obey_the_whole_vectors_theorem_too(
+    problem: LogisticProblem,
+) -> None:
+    report = run(problem, layers=[4, 5])
+    assert EXACT | {"layerwise", "block_drift"} <= names(report)
+    assert report.measured.deviations.min() > 0
+
+
+def test_clipping_leaves_only_the_residual_corollary(problem: LogisticProblem) -> None:
+    report = run(problem, clip=0.2)
+    assert not EXACT & names(report)
+    assert report["residual"].holds
+    assert report["residual"].right > 0
+    assert report.constants.update_bound == pytest.approx(0.2)
+    with pytest.raises(KeyError, match="does not apply"):
+        report["convergence"]
+
+
+def test_a_layer_narrower_than_the_clients_gets_a_residual(problem: LogisticProblem) -> None:
+    report = run(problem, layers=[2, 7])
+    assert "layer_residual" in report
+    assert "layerwise" not in report
+    assert report.violations == ()
+
+
+def test_at_least_with_uniform_targets_is_covered(problem: LogisticProblem) -> None:
+    report = run(problem, constraint="at_least", target="uniform")
+    assert names(report) >= EXACT
+    assert report.constants.rho_min == pytest.approx(1 / 3)
+    assert report.violations == ()
+
+
+def test_a_client_that_never_moves_is_covered(problem: LogisticProblem) -> None:
+    idle = LogisticProblem((*problem.samples, np.zeros((7, 9))))
+    report = run(idle, steps=(1, 3, 5, 2))
+    assert (report.measured.run.updates[:, 3] == 0).all()
+    assert names(report) >= EXACT
+    assert report.violations == ()
+
+
+def test_the_stabiliser_eps_only_raises_alignment(problem: LogisticProblem) -> None:
+    report = run(problem, eps=1e-2)
+    assert report.measured.deviations.min() > 0
+    assert report.violations == ()
+
+
+def test_bounded_steps_keep_a_disputed_gradient_from_vanishing() -> None:
+    opposed = random_logistic(np.random.default_rng(1), [30, 30], 4, heterogeneity=2.0)
+    report = run(opposed, rounds=60, steps=1)
+    assert report["stationarity_floor"].informative == 1
+    assert 0 < report["stationarity_floor"].ratio <= 1
+
+
+@dataclass(frozen=True)
+class Lying(LogisticProblem):
+    """A problem that understates one of its constants."""
+
+    lie: str = ""
+
+    @cached_property
+    def smoothness(self) -> float:
+        return self.block_smoothness(slice(0, 9)) / (100 if self.lie == "smoothness" else 1)
+
+    @cached_property
+    def gradient_bound(self) -> float:
+        honest = LogisticProblem(self.samples).gradient_bound
+        return honest / (100 if self.lie == "gradient_bound" else 1)
+
+    @property
+    def lower_bound(self) -> float:
+        return 10.0 if self.lie == "lower_bound" else 0.0
+
+    def block_smoothness(self, block: slice) -> float:
+        factor = 100 if self.lie == "block_smoothness" and block != slice(0, 9) else 1
+        return super().block_smoothness(block) / factor
+
+
+@pytest.mark.parametrize(
+    ("lie", "broken"),
+    [
+        ("", set()),
+        ("smoothness", {"smoothness", "drift"}),
+        ("gradient_bound", {"gradient_bound", "drift", "weighted_gradient_squared"}),
+        ("lower_bound", {"lower_bound", "convergence", "average_norm"}),
+        ("block_smoothness", {"block_smoothness", "block_drift"}),
+    ],
+)
+def test_a_wrong_constant_is_reported(problem: LogisticProblem, lie: str, broken: set[str]) -> None:
+    layers = [4, 5] if lie == "block_smoothness" else None
+    report = run(Lying(problem.samples, lie=lie), layers=layers)
+    found = {statement.name for statement in report.violations}
+    assert broken <= found
+    assert bool(found) == bool(lie)
+    assert ("BROKEN" in str(report)) == bool(lie)
+
+
+def test_a_step_that_is_not_crafts_breaks_the_descent_lemmas(problem: LogisticProblem) -> None:
+    it = run(problem, steps=1).measured
+    backwards = replace(it.run, directions=-it.run.directions)
+    fake = Measured(problem, backwards, it.layout, it.steps, it.targets, it.eta_l, it.eta_g)
+    assert not {claim.name for claim in claims(fake)} & EXACT
+    fake.__dict__["deviations"] = np.zeros_like(it.deviations)  # claim that the targets were met
+    broken = {claim.name for claim in claims(fake) if not claim.judge(1e-9).holds}
+    assert {"common_descent", "linear_common_descent"} <= broken
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rounds": 0}, "rounds"),
+        ({"eta_l": 0.0}, "eta_l"),
+        ({"eta_g": float("nan")}, "eta_g"),
+        ({"steps": (1, 2)}, "steps: expected one for each of 3"),
+        ({"steps": (1, 2, 0)}, "steps: expected at least 1"),
+        ({"layers": [4, 4]}, "layers"),
+        ({"target": lambda cohort: cohort.weights}, "target"),
+    ],
+)
+def test_impossible_settings_are_refused(
+    problem: LogisticProblem, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        run(problem, **options)
