@@ -249,6 +249,15 @@ def test_dittos_personal_model_is_drawn_to_the_broadcast_one(digits: Tensors) ->
     assert distance[5.0] < 0.5 * distance[0.0]
 
 
+def test_dittos_personal_model_has_a_rate_of_its_own(digits: Tensors) -> None:
+    asked = task(network(), client(digits))
+    row, still = train("ditto", network(), asked, personal_lr=0.0)
+    _, moving = train("ditto", network(), asked)
+    assert row.any()
+    assert torch.equal(still.state["personal"], asked.theta)
+    assert not torch.equal(moving.state["personal"], asked.theta)
+
+
 def test_clients_that_never_took_part_are_judged_by_the_initial_model(digits: Tensors) -> None:
     model = FlatModel(network())
     initial = torch.randn(len(model), generator=torch.Generator().manual_seed(1))

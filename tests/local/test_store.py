@@ -165,6 +165,30 @@ def test_a_store_without_a_directory_says_so() -> None:
         ClientStates(memory_mb=-1)
 
 
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "clients").write_text("a file, not a directory")
+    states = ClientStates(tmp_path / "clients")
+    states.put(1, state(1, 0), 0)
+    with pytest.raises(CheckpointError, match="clients: cannot be made"):
+        states.save()
+
+
+def test_a_full_disk_is_named_and_leaves_no_half_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(tensors: object, path: Path, metadata: object) -> None:
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fedcraft.local.store.save_file", half)
+    states = ClientStates(tmp_path)
+    states.put(1, state(1, 0), 0)
+    with pytest.raises(CheckpointError, match="cannot be written: .*No space left"):
+        states.save()
+    assert not list(tmp_path.iterdir())
+    assert equal(states.get(1), state(1, 0))
+
+
 KILLED = """
 import sys, json, os, torch
 from pathlib import Path

@@ -152,7 +152,7 @@ class ClientStates:
         try:
             save_file(tensors, draft, metadata=about)
             draft.replace(path)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:
             draft.unlink(missing_ok=True)
             raise CheckpointError(f"{path}: cannot be written: {error}") from error
         self._files[client] = path
@@ -161,7 +161,10 @@ class ClientStates:
     def _place(self) -> Path:
         if self.directory is None:
             raise InputError("directory: this store has none and lives in memory alone")
-        self.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"{self.directory}: cannot be made: {error}") from error
         return self.directory
 
 
