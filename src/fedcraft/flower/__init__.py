@@ -1,0 +1,18 @@
+"""fedcraft on Flower: every method as a strategy, and a client app that speaks to it.
+
+>>> from fedcraft.flower import Strategy
+>>> Strategy("craft", fraction_train=0.5).method.title
+'CRAFT'
+"""
+
+from fedcraft.errors import MissingExtraError
+
+try:
+    import flwr as _flwr  # noqa: F401
+except ImportError as error:
+    raise MissingExtraError("flwr", "flower") from error
+
+from fedcraft.flower.client import client_app
+from fedcraft.flower.strategy import Strategy
+
+__all__ = ["Strategy", "client_app"]

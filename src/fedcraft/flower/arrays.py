@@ -1,0 +1,197 @@
+"""Flower's named arrays as one flat vector, read without a copy and without trust."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedcraft.errors import InputError
+from fedcraft.updates import Grouping, Layout
+
+__all__ = ["Wire", "open_array", "tensors"]
+
+_RUNNING = ("running_mean", "running_var", "num_batches_tracked")
+_NUMPY = "numpy.ndarray"
+
+
+def open_array(array: Array) -> NDArray[Any]:
+    """Return the numbers of an ``Array`` as a read-only view of its bytes.
+
+    ``Array.numpy()`` copies them. Nothing is unpickled, and bytes that are not what the header
+    promises are an ``InputError``.
+    """
+    if array.stype != _NUMPY:
+        raise InputError(f"expected arrays serialised as {_NUMPY!r}, found {array.stype!r}")
+    try:
+        return _open(array.data)
+    except (ValueError, TypeError, SyntaxError, EOFError) as error:
+        raise InputError(f"not a readable array: {error}") from error
+
+
+def _open(data: bytes) -> NDArray[Any]:
+    file = BytesIO(data)  # shares the bytes
+    version = np.lib.format.read_magic(file)
+    if version != (1, 0):
+        return np.load(BytesIO(data), allow_pickle=False)  # type: ignore[no-any-return]
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects")
+    flat = np.frombuffer(data, dtype=dtype, offset=file.tell())
+    return flat.reshape(shape, order="F" if fortran else "C")
+
+
+def tensors(record: Mapping[str, Array]) -> dict[str, Tensor]:
+    """Return copies of a record's arrays."""
+    return {name: torch.from_numpy(open_array(array).copy()) for name, array in record.items()}
+
+
+@dataclass(frozen=True)
+class Wire:
+    """How one model travels: which of its named arrays are geometry, and where they lie.
+
+    ``buffers`` are the float arrays beside the geometry that have a policy; every other array
+    (counters, frozen parameters) is kept as the server has it.
+    """
+
+    layout: Layout
+    shapes: dict[str, tuple[int, ...]]
+    dtypes: dict[str, np.dtype[Any]]
+    buffers: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        record: ArrayRecord,
+        *,
+        model: nn.Module | None = None,
+        layout: Layout | None = None,
+        group: Grouping = "layer",
+    ) -> Wire:
+        """Read the shape of a model from its first broadcast.
+
+        With ``model`` or ``layout`` the geometry is what they name, otherwise every float array
+        but BatchNorm's running statistics, and a layer is a name up to its last dot.
+        """
+        shapes = {name: tuple(array.shape) for name, array in record.items()}
+        dtypes = {name: np.dtype(array.dtype) for name, array in record.items()}
+        floats = [name for name in record if dtypes[name].kind == "f"]
+        if model is not None and layout is None:
+            layout = Layout.from_module(model, group)
+        if layout is None:
+            chosen = {name: shapes[name] for name in floats if not name.endswith(_RUNNING)}
+            layout = Layout.from_tensors(chosen, group)
+        geometry = {slot.name for slot in layout.tensors}
+        _check_geometry(layout, shapes, floats)
+        rest = [name for name in floats if name not in geometry]
+        return cls(layout, shapes, dtypes, tuple(_with_policy(rest, model)))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """float64 for a float64 model, float32 for every other."""
+        wide = all(self.dtypes[slot.name] == np.float64 for slot in self.layout.tensors)
+        return torch.float64 if wide else torch.float32
+
+    @property
+    def bytes(self) -> int:
+        """Size of one message's arrays."""
+        return sum(int(np.prod(s)) * self.dtypes[name].itemsize for name, s in self.shapes.items())
+
+    def is_kept(self, name: str) -> bool:
+        """Tell whether an array is neither geometry nor a buffer with a policy."""
+        return name not in self.buffers and all(name != slot.name for slot in self.layout.tensors)
+
+    def flatten(self, record: Mapping[str, Array]) -> Tensor:
+        """Return the geometry of a record as one vector."""
+        vector = torch.empty(self.layout.dimension, dtype=self.dtype)
+        self.read_row(record, vector)
+        return vector
+
+    def read_row(
+        self, record: Mapping[str, Array], out: Tensor, theta: Tensor | None = None
+    ) -> None:
+        """Write a record's geometry into ``out``, or theta minus it, straight from the bytes."""
+        row = out.numpy()
+        start = None if theta is None else theta.numpy()
+        for slot in self.layout.tensors:
+            flat = self.view(record, slot.name).reshape(-1)
+            place = slice(slot.start, slot.stop)
+            if start is None:
+                row[place] = flat
+            else:
+                np.subtract(start[place], flat, out=row[place])
+
+    def read_buffers(self, record: Mapping[str, Array]) -> dict[str, Tensor]:
+        """Return copies of the buffers that have a policy."""
+        return {name: torch.from_numpy(self.view(record, name).copy()) for name in self.buffers}
+
+    def view(self, record: Mapping[str, Array], name: str) -> NDArray[Any]:
+        """Return one array of a record, checked against the broadcast's shape and dtype."""
+        if name not in record:
+            raise InputError(f"array {name!r} is missing")
+        found = open_array(record[name])
+        if found.shape != self.shapes[name]:
+            raise InputError(
+                f"array {name!r}: expected shape {self.shapes[name]}, found {found.shape}"
+            )
+        if found.dtype != self.dtypes[name]:
+            raise InputError(
+                f"array {name!r}: expected {self.dtypes[name]}, found {found.dtype.str}"
+            )
+        return found
+
+    def record(
+        self, theta: Tensor, others: Mapping[str, Array], buffers: Mapping[str, Tensor]
+    ) -> ArrayRecord:
+        """Return a full broadcast: theta, the buffers, and all else as in ``others``."""
+        values = theta.numpy()
+        made = {
+            slot.name: _array(values[slot.start : slot.stop], slot.shape, self.dtypes[slot.name])
+            for slot in self.layout.tensors
+        }
+        made |= {n: _array(b.numpy(), self.shapes[n], self.dtypes[n]) for n, b in buffers.items()}
+        return ArrayRecord({name: made.get(name, others[name]) for name in self.shapes})
+
+    def update_record(self, row: Tensor, buffers: Mapping[str, Tensor]) -> ArrayRecord:
+        """Return what a client sends: its row cut into named arrays, and its buffers."""
+        values = row.numpy()
+        made = {
+            slot.name: _array(values[slot.start : slot.stop], slot.shape, self.dtypes[slot.name])
+            for slot in self.layout.tensors
+        }
+        made |= {n: _array(buffers[n].numpy(), self.shapes[n], self.dtypes[n]) for n in buffers}
+        return ArrayRecord(made)
+
+
+def _array(values: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    return Array(np.asarray(values, dtype=dtype).reshape(shape))
+
+
+def _check_geometry(
+    layout: Layout, shapes: Mapping[str, tuple[int, ...]], floats: Iterable[str]
+) -> None:
+    known = set(floats)
+    if not layout.tensors:
+        raise InputError("layout: it knows no tensor names; make it with Layout.from_module")
+    for slot in layout.tensors:
+        if slot.name not in known:
+            raise InputError(f"initial_arrays: no float array is called {slot.name!r}")
+        if shapes[slot.name] != slot.shape:
+            raise InputError(
+                f"initial_arrays: {slot.name!r} has shape {shapes[slot.name]}, the layout "
+                f"expects {slot.shape}"
+            )
+
+
+def _with_policy(rest: list[str], model: nn.Module | None) -> list[str]:
+    if model is None:
+        return rest
+    own = dict(model.named_buffers())
+    return [name for name in rest if name in own]

@@ -1,0 +1,172 @@
+"""Replies of a round, one by one: checked, written into their row of one matrix, and let go."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Message, RecordDict
+from torch import Tensor
+
+from fedcraft.engine.fleet import Trained
+from fedcraft.engine.job import REPORT
+from fedcraft.errors import InputError, NonFiniteError
+from fedcraft.flower import keys
+from fedcraft.flower.arrays import Wire
+from fedcraft.flower.roster import client_order
+from fedcraft.updates import ClientId
+
+__all__ = ["Accepted", "Intake", "Metrics", "Refusal", "metrics_of"]
+
+Metrics = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A reply that takes no part, and why: ``error``, ``malformed`` or ``nonfinite``."""
+
+    node: int
+    client: ClientId | None
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A reply whose update lies in row ``row`` of the matrix."""
+
+    row: int
+    node: int
+    client: ClientId
+    weight: float
+    metrics: Metrics
+    buffers: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Intake:
+    """The (m, d) matrix of a round, allocated once and filled anew in every round.
+
+    Every node asked has its row from the start, in the expected order of the client ids;
+    :meth:`sort` closes the gaps of those who did not come, in place. So the memory of a round is
+    one matrix and one reply, whatever m.
+    """
+
+    def __init__(self, *, weight_key: str | None, needs: Iterable[str] = ()) -> None:
+        self._weight_key = weight_key
+        self._needs = tuple(needs)
+        self._held: Tensor | None = None
+        self._seats: dict[int, int] = {}
+        self.accepted: list[Accepted] = []
+
+    def open(self, wire: Wire, theta: Tensor, nodes: Sequence[int]) -> None:
+        """Make ready for the replies of these nodes to the broadcast ``theta``."""
+        self._wire, self._theta = wire, theta
+        self._seats = {node: row for row, node in enumerate(nodes)}
+        self.accepted = []
+        rows, columns = max(len(nodes), 1), wire.layout.dimension
+        held = self._held
+        if held is None or held.shape[0] < rows or held.shape[1:] != (columns,):
+            self._held = None  # the old matrix must go before the new one comes
+            self._held = torch.empty((rows, columns), dtype=wire.dtype)
+
+    def take(self, node: int, client: ClientId, reply: Message) -> None:
+        """Write one reply into its row, or raise what is wrong with it."""
+        if node not in self._seats:
+            raise InputError("it was not asked in this round")
+        metrics = metrics_of(reply.content)
+        for name in self._needs:
+            _finite(metrics, name)
+        row = self._seats[node]
+        buffers = self._read(reply.content, row)
+        self.accepted.append(Accepted(row, node, client, self._weight(metrics), metrics, buffers))
+
+    def sort(self) -> Tensor:
+        """Bring the rows into the order of the client ids and return the matrix of those in it."""
+        matrix = self._matrix()
+        ordered = sorted(self.accepted, key=lambda reply: client_order(reply.client))
+        occupant = {reply.row: index for index, reply in enumerate(ordered)}
+        rows = [reply.row for reply in ordered]
+        for target in range(len(ordered)):
+            source = rows[target]
+            if source == target:
+                continue
+            other = occupant.pop(target, None)
+            kept = matrix[target].clone() if other is not None else None
+            matrix[target].copy_(matrix[source])
+            if other is not None and kept is not None:
+                matrix[source].copy_(kept)
+                rows[other], occupant[source] = source, other
+            rows[target] = target
+        self.accepted = [replace(r, row=row) for row, r in enumerate(ordered)]
+        return matrix[: len(ordered)]
+
+    def trained(self) -> Trained:
+        """Return the round as the simulator's server takes it, clients in order."""
+        updates = self.sort()
+        report = np.full((len(self.accepted), len(REPORT)), math.nan)
+        for name, key in (("steps", keys.STEPS), ("loss", keys.LOSS)):
+            report[:, REPORT.index(name)] = [r.metrics.get(key, math.nan) for r in self.accepted]
+        report[:, REPORT.index("samples")] = [reply.weight for reply in self.accepted]
+        return Trained(
+            clients=np.asarray([reply.client for reply in self.accepted]),
+            updates=updates,
+            report=report,
+            states=[None] * len(self.accepted),
+            buffers=[reply.buffers or None for reply in self.accepted],
+            with_losses=keys.LOSS in self._needs,
+        )
+
+    def _matrix(self) -> Tensor:
+        if self._held is None:
+            raise InputError("replies: configure_train has to come before aggregate_train")
+        return self._held
+
+    def _weight(self, metrics: Metrics) -> float:
+        if self._weight_key is None:
+            return 1.0
+        weight = _finite(metrics, self._weight_key)
+        if weight <= 0:
+            raise InputError(f"metric {self._weight_key!r}: expected > 0, found {weight}")
+        return weight
+
+    def _read(self, content: RecordDict, row: int) -> dict[str, Tensor]:
+        name, arrays = _only_arrays(content)
+        out = self._matrix()[row]
+        is_update = name == keys.UPDATE
+        self._wire.read_row(arrays, out, None if is_update else self._theta)
+        buffers = self._wire.read_buffers(arrays)
+        # A sum is finite unless an entry is not, or it overflows: only then look closer.
+        if not math.isfinite(float(out.sum())) and not bool(torch.isfinite(out).all()):
+            raise NonFiniteError("its update holds NaN or Inf")
+        if any(not bool(torch.isfinite(value).all()) for value in buffers.values()):
+            raise NonFiniteError("one of its buffers holds NaN or Inf")
+        return buffers
+
+
+def metrics_of(content: RecordDict) -> Metrics:
+    """Return the metrics of a reply, which must hold exactly one MetricRecord."""
+    records = list(content.metric_records.values())
+    if len(records) != 1:
+        raise InputError(f"expected one MetricRecord, found {len(records)}")
+    return dict(records[0])
+
+
+def _only_arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
+    records = list(content.array_records.items())
+    if len(records) != 1:
+        raise InputError(f"expected one ArrayRecord, found {len(records)}")
+    return records[0]
+
+
+def _finite(metrics: Metrics, name: str) -> float:
+    value = metrics.get(name)
+    if not isinstance(value, (int, float)):
+        found = "nothing" if value is None else type(value).__name__
+        raise InputError(f"metric {name!r}: expected a number, found {found}")
+    if not math.isfinite(value):
+        raise NonFiniteError(f"metric {name!r} is {value}")
+    return float(value)

@@ -1,0 +1,62 @@
+"""Which client sits behind which node, and who takes part in a round.
+
+Flower's node ids are random and, without SuperNode authentication, new after every restart. What
+lasts is the client's own number, which it sends with its replies.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from logging import INFO
+
+from flwr.serverapp import Grid
+from flwr.supercore import log
+
+from fedcraft.errors import InputError
+from fedcraft.updates import ClientId
+
+__all__ = ["Roster", "client_order", "wait_for_nodes"]
+
+
+class Roster:
+    """The clients seen so far, by node. A node that names no client is a client of its own."""
+
+    def __init__(self) -> None:
+        self._clients: dict[int, ClientId] = {}
+
+    def client(self, node: int) -> ClientId:
+        """Return the client behind a node."""
+        return self._clients.get(node, node)
+
+    def knows(self, node: int) -> bool:
+        """Tell whether the node has named its client, or was asked and had none to name."""
+        return node in self._clients
+
+    def enter(self, node: int, client: ClientId | None, online: Iterable[int]) -> ClientId:
+        """Note who a node says it is; a client that another node online speaks for is refused."""
+        named = node if client is None else client
+        holders = {n for n, c in self._clients.items() if c == named and n != node}
+        if holders & set(online):
+            raise InputError(f"it calls itself client {named}, which is node {min(holders)}")
+        for gone in holders:
+            del self._clients[gone]
+        self._clients[node] = named
+        return named
+
+    def ordered(self, nodes: Iterable[int]) -> list[int]:
+        """Return nodes in the order of their clients."""
+        return sorted(nodes, key=lambda node: client_order(self.client(node)))
+
+
+def client_order(client: ClientId) -> tuple[bool, int, str]:
+    """Sort numbers by value and before names."""
+    return (False, client, "") if isinstance(client, int) else (True, 0, client)
+
+
+def wait_for_nodes(grid: Grid, least: int, *, pause: float = 1.0) -> list[int]:
+    """Return the ids of all nodes online as soon as there are ``least`` of them."""
+    while len(nodes := list(grid.get_node_ids())) < least:
+        log(INFO, "Waiting for nodes: %d online, %d needed", len(nodes), least)
+        time.sleep(pause)
+    return sorted(nodes)

@@ -1,0 +1,313 @@
+"""Every method of fedcraft as a Flower strategy: a drop-in for FedAvg that can resume."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from logging import INFO
+from pathlib import Path
+from typing import Literal
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy import Strategy as FlowerStrategy
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
+from flwr.supercore import log
+from torch import Tensor, nn
+
+from fedcraft.aggregators import Certificate
+from fedcraft.engine.server import ServerStep
+from fedcraft.engine.settings import Settings
+from fedcraft.errors import InputError, NonFiniteError
+from fedcraft.flower import keys
+from fedcraft.flower.intake import Accepted, metrics_of
+from fedcraft.flower.post import Post
+from fedcraft.flower.roster import client_order
+from fedcraft.flower.rounds import Plan, Rounds
+from fedcraft.flower.session import Session
+from fedcraft.methods import Method, Override
+from fedcraft.methods import method as method_by_name
+from fedcraft.updates import BufferPolicy, ClientId, Grouping, Layout
+
+__all__ = ["Strategy"]
+
+MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
+_PRIVATE = frozenset({keys.CLIENT, keys.STATE_LOST})
+
+
+class Strategy(FlowerStrategy):
+    """A method of fedcraft on Flower's message API.
+
+    The arguments up to ``evaluate_metrics_aggr_fn`` mean what they mean in Flower's ``FedAvg``;
+    ``weighted_by_key=None`` weighs all clients alike. ``method`` is a name of ``fedcraft methods``
+    or a ``Method``, whose parts ``local``, ``aggregator`` and ``server`` may be overridden.
+
+    * ``model`` or ``layout`` says which arrays are trainable and which belong to one layer. Without
+      them every float array but BatchNorm's running statistics is, and a layer is an array's name
+      up to its last dot. ``layers`` and ``buffers`` are those of the simulator.
+    * ``client_lr`` (times ``lr_decay`` per round, as in the simulator), ``local_epochs``,
+      ``batch_size`` and ``seed`` travel with every message; what ``train_config`` says wins.
+    * ``run_dir`` keeps the simulator's tables, for ``fedcraft report``, and checkpoints: a
+      ServerApp that starts again with the same directory goes on where the last one stopped, and
+      ends with the same model. It belongs on a disk that outlives the ServerApp.
+    * ``min_clients`` good replies make a round; a round with fewer is repeated, ``attempts`` times
+      in all, and then an error. Who is late, missing or refused is left out, and the weights of the
+      others renormalised over those who came.
+    * ``reply="model"`` asks fedcraft's clients for theta_i instead of g_i = theta_t - theta_i:
+      needed where a client mod looks at the arrays, at the price of one rounding.
+    * ``one_thread`` aggregates with the simulator's arithmetic, for the same bits as its runs.
+
+    Memory of a round: one (clients, parameters) matrix and one reply.
+    """
+
+    def __init__(
+        self,
+        method: str | Method = "craft",
+        *,
+        fraction_train: float = 1.0,
+        fraction_evaluate: float = 1.0,
+        min_train_nodes: int = 2,
+        min_evaluate_nodes: int = 2,
+        min_available_nodes: int = 2,
+        weighted_by_key: str | None = keys.EXAMPLES,
+        arrayrecord_key: str = keys.ARRAYS,
+        configrecord_key: str = keys.CONFIG,
+        train_metrics_aggr_fn: MetricsFn | None = None,
+        evaluate_metrics_aggr_fn: MetricsFn | None = None,
+        local: Override = None,
+        aggregator: Override = None,
+        server: Override = None,
+        client_lr: float | None = None,
+        server_lr: float | None = None,
+        lr_decay: float = 0.999,
+        local_epochs: int = 1,
+        batch_size: int = 50,
+        seed: int = 77,
+        model: nn.Module | None = None,
+        layout: Layout | None = None,
+        layers: Grouping = "layer",
+        buffers: BufferPolicy = "mean",
+        run_dir: str | Path | None = None,
+        evaluate_every: int = 1,
+        evaluate_train_loss: bool = False,
+        diagnostics_every: int = 1,
+        checkpoint_every: int = 1,
+        keep_checkpoints: int = 2,
+        min_clients: int = 1,
+        attempts: int = 3,
+        reply: Literal["update", "model"] = "update",
+        one_thread: bool = False,
+    ) -> None:
+        named = method_by_name(method) if isinstance(method, str) else method
+        rates = {"client_lr": client_lr, "server_lr": server_lr}
+        self.method = named.overridden(local=local, aggregator=aggregator, server=server, **rates)
+        self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
+        self.min_train_nodes = min_train_nodes if fraction_train else 0
+        self.min_evaluate_nodes = min_evaluate_nodes if fraction_evaluate else 0
+        self.min_available_nodes = min_available_nodes
+        self.weighted_by_key = weighted_by_key
+        self.arrayrecord_key, self.configrecord_key = arrayrecord_key, configrecord_key
+        self.train_metrics_aggr_fn = train_metrics_aggr_fn or aggregate_metricrecords
+        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or aggregate_metricrecords
+        self.model, self.layout = model, layout
+        self.run_dir = None if run_dir is None else Path(run_dir)
+        self.min_clients, self.attempts = min_clients, attempts
+        self.reply, self.one_thread = reply, one_thread
+        self.settings = Settings(
+            clients_per_round=max(min_train_nodes, 1),
+            client_lr=self.method.client_lr,
+            server_lr=self.method.server_lr,
+            lr_decay=lr_decay,
+            local_epochs=local_epochs,
+            batch_size=batch_size,
+            seed=seed,
+            layers=layers,
+            buffers=buffers,
+            evaluate_every=evaluate_every,
+            evaluate_train_loss=evaluate_train_loss,
+            diagnostics_every=diagnostics_every,
+            checkpoint_every=checkpoint_every,
+            checkpoint_minutes=None,
+            keep_checkpoints=keep_checkpoints,
+        )
+        _check(self)
+        self.step: ServerStep | None = None
+        self.scores: list[Accepted] = []
+        self._post: Post | None = None
+        self.client_lr = math.nan
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run a federation of ``num_rounds`` rounds, or go on with one; return what Flower does.
+
+        ``timeout`` is a round's deadline in seconds. With a ``run_dir`` that holds a checkpoint,
+        ``initial_arrays`` only tell the shape of the model and the run goes on after the last round
+        saved.
+        """
+        self._post = self._open(initial_arrays, timeout)
+        plan = Plan(num_rounds, train_config, evaluate_config, evaluate_fn)
+        return Rounds(self, grid, plan).run()
+
+    @property
+    def post(self) -> Post:
+        """The conversation with the nodes, and through it the run's state."""
+        if self._post is None:
+            raise InputError("replies: configure_train has to come before aggregate_train")
+        return self._post
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """What the last step did to every client that took part in it."""
+        return None if self.step is None else self.step.certificate
+
+    def summary(self) -> None:
+        """Log what this strategy will do."""
+        chosen = self.method
+        log(INFO, "\t├──> Method: %s, %s", chosen.title, chosen.summary)
+        log(INFO, "\t├──> Rates: clients %g, server %g", chosen.client_lr, chosen.server_lr)
+        log(INFO, "\t└──> Run directory: %s", self.run_dir or "none, so no tables and no resume")
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Draw the round's clients and write to them."""
+        if self.fraction_train == 0:
+            return []
+        post = self._post = self._post or self._open(arrays, None)
+        session = post.session
+        session.adopt(arrays)
+        count = self._counter(self.fraction_train, self.min_train_nodes)
+        chosen = post.choose(grid, server_round - 1, count)
+        session.intake.open(session.wire, session.server.theta, chosen)
+        asked = {
+            **post.common(server_round, self.settings.client_lr_at(server_round - 1)),
+            keys.REPLY: keys.UPDATE if self.reply == "update" else keys.ARRAYS,
+            keys.REPORT_LOSS: session.server.wants_losses,
+            **config,
+        }
+        self.client_lr, self._grid = float(asked[keys.LR]), grid
+        return post.letters(MessageType.TRAIN, chosen, session.record, asked)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Take the replies in one by one, and step; (None, None) if too few of them are good."""
+        post, session = self.post, self.post.session
+        post.take(replies, session.intake.take)
+        counts = len(session.intake.accepted), len(post.refusals), len(post.missing)
+        log(INFO, "aggregate_train: %d good replies, %d refused, %d missing", *counts)
+        if counts[0] < self.min_clients:
+            return None, None
+        started = time.perf_counter()
+        self.step = session.step(self.client_lr, self._losses_at)
+        post.seconds += time.perf_counter() - started
+        session.count(server_round)
+        return session.record, self._train_metrics(session.intake.accepted)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Write to those who evaluate, with what personal methods need."""
+        if self.fraction_evaluate == 0:
+            return []
+        post = self._post = self._post or self._open(arrays, None)
+        count = self._counter(self.fraction_evaluate, self.min_evaluate_nodes)
+        chosen = post.choose(grid, server_round, count)
+        splits = "test,train" if self.settings.evaluate_train_loss else "test"
+        rate = self.settings.client_lr_at(server_round)
+        asked = {**post.common(server_round, rate), keys.SPLITS: splits, **config}
+        record = post.session.output if arrays is post.session.record else arrays
+        return post.letters(MessageType.EVALUATE, chosen, record, asked)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Collect every client's numbers and return their weighted means."""
+        found: list[Accepted] = []
+
+        def take(node: int, client: ClientId, reply: Message) -> None:
+            found.append(self._scored(node, client, reply))
+
+        self.post.take(replies, take)
+        self.scores = sorted(found, key=lambda reply: client_order(reply.client))
+        if not any(reply.weight for reply in found):
+            return None
+        return self.evaluate_metrics_aggr_fn(*self._contents(self.scores))
+
+    def _open(self, arrays: ArrayRecord, timeout: float | None) -> Post:
+        session = Session(
+            self.method,
+            arrays,
+            model=self.model,
+            layout=self.layout,
+            group=self.settings.layers,
+            buffers=self.settings.buffers,
+            weight_key=self.weighted_by_key,
+        )
+        names = self.arrayrecord_key, self.configrecord_key
+        return Post(session, self.settings, names, timeout)
+
+    def _counter(self, fraction: float, least: int) -> Callable[[int], int]:
+        """Return how many of n nodes to ask, as Flower's FedAvg counts; of 0, how many to await."""
+
+        def count(nodes: int) -> int:
+            if nodes == 0:
+                return max(self.min_available_nodes, least, 1)
+            return max(int(nodes * fraction), least, 1)
+
+        return count
+
+    def _losses_at(self, theta: Tensor, clients: Sequence[ClientId]) -> list[float]:
+        return self.post.losses_at(self._grid, theta, clients, self.client_lr)
+
+    def _scored(self, node: int, client: ClientId, reply: Message) -> Accepted:
+        metrics, key = metrics_of(reply.content), self.weighted_by_key
+        for name, value in metrics.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise NonFiniteError(f"metric {name!r} is {value}")
+        weight = 1.0 if key is None else metrics.get(key)
+        if not isinstance(weight, (int, float)) or weight < 0:
+            raise InputError(f"metric {key!r}: expected a number >= 0, found {weight!r}")
+        return Accepted(-1, node, client, float(weight), metrics)
+
+    def _contents(self, replies: Sequence[Accepted]) -> tuple[list[RecordDict], str]:
+        """Return the replies' metrics as Flower's functions take them: what everybody reports."""
+        common = set.intersection(*(set(reply.metrics) for reply in replies)) - _PRIVATE
+        key = self.weighted_by_key or keys.EXAMPLES
+        contents = []
+        for reply in replies:
+            chosen = {name: value for name, value in reply.metrics.items() if name in common}
+            metrics = MetricRecord({**chosen, key: reply.weight})
+            contents.append(RecordDict({keys.METRICS: metrics}))
+        return contents, key
+
+    def _train_metrics(self, good: Sequence[Accepted]) -> MetricRecord:
+        found = self.train_metrics_aggr_fn(*self._contents(good))
+        found["clients"] = len(good)
+        found["refused"] = len(self.post.refusals)
+        found["missing"] = len(self.post.missing)
+        if self.certificate is not None:
+            found["conflicts-average"] = self.certificate.overall_conflicts_average
+            found["conflicts-after"] = self.certificate.overall_conflicts_after
+        return found
+
+
+def _check(strategy: Strategy) -> None:
+    for name in ("fraction_train", "fraction_evaluate"):
+        if not 0 <= getattr(strategy, name) <= 1:
+            raise InputError(f"{name}: expected a share in [0, 1], found {getattr(strategy, name)}")
+    for name in ("min_clients", "attempts"):
+        if getattr(strategy, name) < 1:
+            raise InputError(f"{name}: expected at least 1, found {getattr(strategy, name)}")
+    if strategy.reply not in ("update", "model"):
+        raise InputError(f"reply: expected 'update' or 'model', found {strategy.reply!r}")
