@@ -65,11 +65,9 @@ def write_comparison(root: Path, **changes: Any) -> Path:
     base = replace(Made(), **changes)
     for name, (level, speed, spread) in methods.items():
         for seed in (0, 1):
-            made = replace(
-                base, method=name, seed=seed, level=level, speed=speed, spread=spread
-            )
+            made = replace(base, method=name, seed=seed, level=level, speed=speed, spread=spread)
             write_run(root / f"{name}-s{seed}", made)
-    for name, gain in (("ditto", 0.0), ("ditto-craft", 0.06)):
+    for name, gain in (("ditto", 0.0), ("ditto+craft", 0.06)):
         for i, client_lr in enumerate((0.01, 0.05, 0.1)):
             for j, server_lr in enumerate((0.01, 0.1, 1.0)):
                 level = 0.35 + gain + 0.09 * i + 0.05 * j - 0.06 * (i == 2 and j == 2)
@@ -93,9 +91,10 @@ def _write_config(folder: Path, made: Made) -> None:
         "batch_size": 50,
         "local_epochs": 1,
         "seed": made.seed,
+        "partition": "dirichlet",
+        "alpha": 0.1,
     }
     lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
-    lines += ["[partition]", 'kind = "dirichlet"', "alpha = 0.1"]
     (folder / "config.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
@@ -157,7 +156,7 @@ def _write_metrics(
 
 
 def _round(made: Made, number: int, rng: np.random.Generator) -> dict[str, Any]:
-    aligned = made.method in ("craft", "config", "ditto-craft")
+    aligned = made.method in ("craft", "config", "ditto+craft")
     average = int(rng.binomial(10, 0.32))
     return {
         "seconds": {
@@ -204,7 +203,7 @@ def _write_labels(folder: Path, made: Made) -> None:
 
 
 def _write_conflicts(folder: Path, made: Made, written: int, rng: np.random.Generator) -> None:
-    aligned = made.method in ("craft", "config", "ditto-craft")
+    aligned = made.method in ("craft", "config", "ditto+craft")
     names = ["round", "layer", "min_cosine", "mean_cosine", "conflicts_average"]
     names += ["conflicts_reference", "conflicts_after", "residual", "rank", "active"]
     with (folder / "conflicts.csv").open("w", encoding="utf-8", newline="") as stream:

@@ -2,8 +2,9 @@
 
 * A *problem* is a data set, its split into clients, and a model: only runs of one problem compare.
 * A *setting* is everything but the seed and the machine: its runs are repetitions.
-* An *entry* is one method in one problem, shown at its setting with the best final mean accuracy,
-  as the paper does (Appendix C).
+* An *entry* is one method in one problem, shown at its best setting. The paper takes the setting
+  with the best mean test accuracy (Appendix C); where every run of a problem has a validation part,
+  that part chooses, because test data should not have a say.
 """
 
 from __future__ import annotations
@@ -13,20 +14,25 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 
-from fedcraft.report.names import Style, display_name, in_paper_order, problem_name, styles
+from fedcraft.experiments.config import MACHINE_KEYS
+from fedcraft.report.names import Style, display_name, in_order, problem_name, styles
 from fedcraft.report.runs import RunData
 
-__all__ = ["Entry", "Problem", "Setting", "flatten", "group"]
+__all__ = ["Entry", "Judge", "Problem", "Setting", "flatten", "group"]
 
-_PROBLEM_KEYS = ("dataset", "model", "clients", "clients_per_round")
-_PROBLEM_TABLES = ("partition", "data", "split")
-# What changes neither the training nor its result.
-_MACHINE_KEYS = {"seed", "workers", "device", "out", "executor", "threads", "name"}
-_MACHINE_TABLES = {"checkpoint", "tracking", "output", "logging"}
+Judge = Literal["test", "validation"]
+_SCORE = {"test": "mean", "validation": "validation_mean"}
+_PROBLEM_KEYS = (
+    *("dataset", "model", "clients", "clients_per_round", "partition", "alpha", "min_size"),
+    *("shards_per_client", "max_samples", "samples", "train_fraction", "validation_fraction"),
+    *("data_options", "model_options"),
+)
+_NOT_SETTING = MACHINE_KEYS | {"seed", "label"}
 
 
 @dataclass(frozen=True)
@@ -51,38 +57,54 @@ class Setting:
         values = (run.final(metric) for run in self.runs)
         return [value for value in values if math.isfinite(value)]
 
+    def score(self, judge: Judge) -> tuple[bool, float, int]:
+        """What the choice goes by: a setting that diverged or has no number never wins."""
+        value = self.final(_SCORE[judge])
+        sound = math.isfinite(value) and not any(run.diverged for run in self.runs)
+        return sound, value if sound else 0.0, max(run.last_round for run in self.runs)
+
 
 @dataclass(frozen=True)
 class Entry:
-    """One method in one problem: all its settings, and the one to show."""
+    """One method (or label) in one problem: all its settings, and the one to show."""
 
-    method: str
+    name: str
     style: Style
-    chosen: Setting
+    judge: Judge
     settings: tuple[Setting, ...]
 
     @property
     def label(self) -> str:
         """The method as the paper writes it."""
-        return display_name(self.method)
+        return display_name(self.name)
+
+    @cached_property
+    def chosen(self) -> Setting:
+        """The setting to show."""
+        return self.best(self.judge)
 
     @property
     def runs(self) -> tuple[RunData, ...]:
         """The seeds of the chosen setting."""
         return self.chosen.runs
 
+    def best(self, judge: Judge) -> Setting:
+        """The best setting by validation or by test data; the first one among equals."""
+        return max(self.settings, key=lambda setting: setting.score(judge))
+
 
 @dataclass(frozen=True)
 class Problem:
-    """Runs that may be compared with each other, by method in the paper's order."""
+    """Runs that may be compared with each other, by method in the order of the table."""
 
     title: str
     config: Mapping[str, Any]
+    judge: Judge
     entries: tuple[Entry, ...]
 
-    def entry(self, method: str) -> Entry | None:
+    def entry(self, name: str) -> Entry | None:
         """The entry of a method, if it was run."""
-        return next((e for e in self.entries if e.method.lower() == method), None)
+        return next((e for e in self.entries if e.name == name), None)
 
 
 def group(runs: Iterable[RunData]) -> list[Problem]:
@@ -90,10 +112,10 @@ def group(runs: Iterable[RunData]) -> list[Problem]:
     by_problem: dict[str, list[RunData]] = defaultdict(list)
     for run in runs:
         by_problem[_fingerprint(_problem_config(run.config))].append(run)
-    looks = styles(run.method for members in by_problem.values() for run in members)
+    looks = styles(run.name for members in by_problem.values() for run in members)
     configs = [_problem_config(members[0].config) for members in by_problem.values()]
     return [
-        Problem(_title(config, configs), config, _entries(members, looks))
+        _problem(_title(config, configs), config, members, looks)
         for config, members in zip(configs, by_problem.values(), strict=True)
     ]
 
@@ -109,60 +131,47 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _entries(runs: list[RunData], looks: Mapping[str, Style]) -> tuple[Entry, ...]:
-    by_method: dict[str, list[RunData]] = defaultdict(list)
+def _problem(
+    title: str, config: Mapping[str, Any], runs: list[RunData], looks: Mapping[str, Style]
+) -> Problem:
+    by_name: dict[str, list[RunData]] = defaultdict(list)
     for run in runs:
-        by_method[run.method].append(run)
-    return tuple(_entry(m, looks[m], by_method[m]) for m in in_paper_order(by_method))
+        by_name[run.name].append(run)
+    scored = [run for run in runs if len(run.evaluations)]
+    validated = scored and all("validation_mean" in run.evaluations for run in scored)
+    judge: Judge = "validation" if validated else "test"
+    entries = (Entry(n, looks[n], judge, _settings(by_name[n])) for n in in_order(by_name))
+    return Problem(title, config, judge, tuple(entries))
 
 
-def _title(config: Mapping[str, Any], others: list[dict[str, Any]]) -> str:
-    """Data set and model as in the paper's table heads, and what else tells them apart."""
-    same = [o for o in others if (o["dataset"], o["model"]) == (config["dataset"], config["model"])]
-    extra = [k for k in config if any(o.get(k) != config[k] for o in same)]
-    tail = "".join(f", {key} {config[key]}" for key in extra)
-    return f"{problem_name(config['dataset'])} & {problem_name(config['model'])}{tail}"
-
-
-def _entry(method: str, style: Style, runs: list[RunData]) -> Entry:
-    settings = _settings(runs)
-    return Entry(method, style, max(settings, key=_score), tuple(settings))
-
-
-def _settings(runs: list[RunData]) -> list[Setting]:
+def _settings(runs: list[RunData]) -> tuple[Setting, ...]:
+    """Group by everything but the seed; of a seed run twice the longer run counts."""
     by_config: dict[str, dict[int, RunData]] = defaultdict(dict)
     for run in runs:
         seeds = by_config[_fingerprint(_setting_config(run.config))]
         known = seeds.get(run.seed)
         if known is None or run.last_round > known.last_round:
             seeds[run.seed] = run
-    return [_setting(list(seeds.values())) for seeds in by_config.values()]
+    groups = [[seeds[seed] for seed in sorted(seeds)] for seeds in by_config.values()]
+    return tuple(Setting(_setting_config(members[0].config), tuple(members)) for members in groups)
 
 
-def _setting(runs: list[RunData]) -> Setting:
-    ordered = tuple(sorted(runs, key=lambda run: run.seed))
-    return Setting(_setting_config(ordered[0].config), ordered)
-
-
-def _score(setting: Setting) -> tuple[float, int]:
-    value = setting.final("mean")
-    rounds = max(run.last_round for run in setting.runs)
-    return (value if math.isfinite(value) else -math.inf), rounds
+def _title(config: Mapping[str, Any], others: list[dict[str, Any]]) -> str:
+    """Data set and model as in the paper's table heads, and what else tells them apart."""
+    same = [o for o in others if (o["dataset"], o["model"]) == (config["dataset"], config["model"])]
+    keys = {key: None for other in same for key in other}
+    extra = [key for key in keys if any(o.get(key) != config.get(key) for o in same)]
+    tail = "".join(f", {key} {config.get(key, 'none')}" for key in extra)
+    return f"{problem_name(config['dataset'])} & {problem_name(config['model'])}{tail}"
 
 
 def _problem_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    tables = {f"{k}.{n}": v for k in _PROBLEM_TABLES for n, v in _table(config, k).items()}
-    return {key: config.get(key) for key in _PROBLEM_KEYS} | tables
+    found = flatten({key: config[key] for key in _PROBLEM_KEYS if config.get(key) is not None})
+    return {"dataset": "data", "model": "model"} | found
 
 
 def _setting_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    flat = flatten({k: v for k, v in config.items() if k not in _MACHINE_TABLES})
-    return {key: value for key, value in flat.items() if key not in _MACHINE_KEYS}
-
-
-def _table(config: Mapping[str, Any], key: str) -> dict[str, Any]:
-    value = config.get(key)
-    return flatten(value) if isinstance(value, Mapping) else {"": value}
+    return flatten({key: value for key, value in config.items() if key not in _NOT_SETTING})
 
 
 def _fingerprint(config: Mapping[str, Any]) -> str:

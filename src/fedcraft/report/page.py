@@ -17,7 +17,7 @@ import fedcraft
 from fedcraft.report import sections
 from fedcraft.report.extras import needs
 from fedcraft.report.groups import Problem, group
-from fedcraft.report.names import COLOURS, DARK_COLOURS
+from fedcraft.report.names import COLOURS, DARK_COLOURS, in_order
 from fedcraft.report.ranks import METRICS, places
 from fedcraft.report.runs import RunData
 from fedcraft.report.tables import summary
@@ -55,10 +55,10 @@ def write_page(runs: Iterable[RunData], path: str | os.PathLike[str]) -> Path:
 def page(runs: Sequence[RunData]) -> str:
     """The HTML of the report."""
     problems = [_problem_view(number, problem) for number, problem in enumerate(group(runs))]
-    methods = {m["key"]: m for view in problems for m in view["methods"]}
+    looks = {m["key"]: m for view in problems for m in view["methods"]}
     return _template().render(
         problems=problems,
-        methods=list(methods.values()),
+        methods=[looks[method] for method in in_order(looks)],
         data=_script_json([{k: v[k] for k in ("methods", "charts")} for v in problems]),
         metrics=METRICS,
         colours=COLOURS,
@@ -78,12 +78,12 @@ def _problem_view(number: int, problem: Problem) -> dict[str, Any]:
         "title": problem.title,
         "verdict": verdict(problem, table),
         "facts": _facts(problem, table),
-        "methods": [
-            {"key": e.method, "label": e.label, **asdict(e.style)} for e in problem.entries
-        ],
+        "methods": [{"key": e.name, "label": e.label, **asdict(e.style)} for e in problem.entries],
         "summary": _summary_rows(table),
         "seeds": int(table["seeds"].max()),
         "tried": int(table["settings"].max()),
+        "judge": problem.judge,
+        "beside": problem.judge == "validation" and int(table["settings"].max()) > 1,
         "charts": {name: section(problem) for name, section in _CHARTS.items()},
         "configuration": sections.configuration(problem),
         "environment": sections.environment(problem),
@@ -114,6 +114,7 @@ def _summary_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
                 for m in METRICS
             ],
             "mean_sd": _number(row["mean_sd"], 3) if row["seeds"] > 1 else "",
+            "on_test": _number(row["mean_on_test"], 3),
             "before": _number(row["conflicts_before"], 1),
             "rounds": row["rounds"],
             "state": row["state"],

@@ -58,7 +58,9 @@ def _grid(part: pd.DataFrame, mark: Callable[[str, int], str]) -> list[list[str]
         ]
         for key, metric in _columns(part)
     ]
-    return [list(row) for row in zip(*columns, strict=True)] if columns else [[] for _ in part.index]
+    return (
+        [list(row) for row in zip(*columns, strict=True)] if columns else [[] for _ in part.index]
+    )
 
 
 def _number(value: float, metric: Metric) -> str:

@@ -94,9 +94,9 @@ class RunData:
         return last.drop_duplicates("client", keep="last").set_index("client")["value"].sort_index()
 
     @property
-    def method(self) -> str:
-        """The name of the method, as the configuration spells it."""
-        return str(self.config.get("method", "unknown"))
+    def name(self) -> str:
+        """What tables call this run: its label, or else its method."""
+        return str(self.config.get("label") or self.config["method"])
 
     @property
     def seed(self) -> int:
@@ -105,8 +105,13 @@ class RunData:
 
     @property
     def state(self) -> str:
-        """``running``, ``finished``, ``stopped``, ``failed``, or ``unknown``."""
+        """``running``, ``finished``, ``stopped``, ``interrupted``, ``failed``, or ``unknown``."""
         return str(self.status.get("state", "unknown"))
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the run ended because a client sent NaN or Inf."""
+        return str(self.status.get("reason", "")).startswith("not finite")
 
     @property
     def split_hash(self) -> str | None:
@@ -134,14 +139,16 @@ def load_runs(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) 
         DataError: a path does not exist, or no ``config.toml`` was found anywhere.
     """
     roots = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    found = {run: None for root in roots for run in _run_directories(Path(root))}
+    paths_found = {path: None for root in roots for path in _run_directories(Path(root))}
+    # A folder may also hold the configuration of a sweep, which names no method.
+    found = [run for run in map(RunData, paths_found) if "method" in run.config]
     if not found:
         names = ", ".join(str(root) for root in roots) or "an empty list"
         raise DataError(
             f"paths should hold run directories, but no {_CONFIG} was found in or below {names}. "
             "Give the folder that `fedcraft run --out` wrote."
         )
-    return [RunData(path) for path in found]
+    return found
 
 
 def _run_directories(root: Path) -> list[Path]:

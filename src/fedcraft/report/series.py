@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,12 +51,18 @@ def mean_seconds(runs: Iterable[RunData]) -> dict[str, float]:
     spent = [r["seconds"] for run in runs for r in run.rounds if isinstance(r.get("seconds"), dict)]
     # Round 0 only evaluates; it is no round of training.
     rounds = [s for s in spent if any(s.get(phase) for phase in ("train", "aggregate"))]
+    # The engine counts the waiting of workers as training; apart, the two add up.
+    rounds = [s | {"train": max(0.0, _phase(s, "train") - _phase(s, "idle"))} for s in rounds]
     names = [*PHASES, *sorted({name for s in rounds for name in s} - {*PHASES, "total"})]
     return {
-        name: float(np.mean([s.get(name) or 0.0 for s in rounds]))
+        name: float(np.mean([_phase(s, name) for s in rounds]))
         for name in names
         if any(name in s for s in rounds)
     }
+
+
+def _phase(seconds: Mapping[str, float | None], name: str) -> float:
+    return seconds.get(name) or 0.0
 
 
 def thin(frame: pd.DataFrame, most: int = _MOST_POINTS) -> pd.DataFrame:

@@ -26,7 +26,8 @@ def summary(runs: Iterable[RunData]) -> pd.DataFrame:
     Columns: ``problem, dataset, model, method, label``; the final ``mean, best10, worst10, std``
     averaged over seeds; ``mean_sd`` over seeds (NaN for one); ``conflicts_before`` (under the plain
     average) and ``conflicts`` (under the method's own step) per round; ``rounds, seeds, settings``
-    (how many were tried), ``client_lr, server_lr``, ``state``.
+    (how many were tried), ``client_lr, server_lr``, ``state``. ``chosen_on`` says whether
+    validation or test data chose the setting; ``mean_on_test`` is the mean that test data choose.
     """
     rows = [_row(problem, entry) for problem in group(runs) for entry in problem.entries]
     return pd.DataFrame(rows)
@@ -56,7 +57,7 @@ def _row(problem: Problem, entry: Entry) -> dict[str, Any]:
         "problem": problem.title,
         "dataset": problem.config.get("dataset"),
         "model": problem.config.get("model"),
-        "method": entry.method,
+        "method": entry.name,
         "label": entry.label,
         **{metric: setting.final(metric) for metric in ("mean", "best10", "worst10", "std")},
         "mean_sd": setting.spread("mean"),
@@ -68,13 +69,15 @@ def _row(problem: Problem, entry: Entry) -> dict[str, Any]:
         "client_lr": setting.config.get("client_lr", math.nan),
         "server_lr": setting.config.get("server_lr", math.nan),
         "state": _state(setting.runs),
+        "chosen_on": entry.judge,
+        "mean_on_test": entry.best("test").final("mean"),
     }
 
 
 def _state(runs: Iterable[RunData]) -> str:
     """The least finished state among the seeds."""
     states = {run.state for run in runs}
-    order = ("failed", "running", "stopped", "unknown", "finished")
+    order = ("failed", "running", "interrupted", "stopped", "unknown", "finished")
     return next((state for state in order if state in states), "unknown")
 
 

@@ -24,8 +24,8 @@ def verdict(problem: Problem, table: pd.DataFrame) -> str:
 
 def _alone(row: pd.Series) -> str:
     return (
-        f"{row['label']} reaches a mean accuracy of {row['mean']:.3f} after {row['rounds']} rounds; "
-        f"its worst tenth of the clients has {row['worst10']:.3f}."
+        f"{row['label']} reaches a mean accuracy of {row['mean']:.3f} "
+        f"after {row['rounds']} rounds; its worst tenth of the clients has {row['worst10']:.3f}."
     )
 
 
@@ -67,7 +67,7 @@ def _caution(problem: Problem, ranked: pd.DataFrame) -> str:
 
 def _sooner(problem: Problem, method: str, level: float) -> str:
     """After how many rounds the winner passed the runner-up's final mean."""
-    entry = problem.entry(method.lower())
+    entry = problem.entry(method)
     rounds = curve(entry.chosen, "mean")["mean"] if entry else pd.Series(dtype=float)
     passed = rounds[rounds >= level]
     if passed.empty or passed.index[0] == rounds.index[-1]:

@@ -33,7 +33,9 @@ def configuration(problem: Problem) -> dict[str, Any]:
 def environment(problem: Problem) -> list[tuple[str, str]]:
     """The environment of the first run that tells, as key and value."""
     runs = [run for entry in problem.entries for run in entry.runs if run.environment]
-    return [(key, _text(value)) for key, value in flatten(runs[0].environment).items()] if runs else []
+    return (
+        [(key, _text(value)) for key, value in flatten(runs[0].environment).items()] if runs else []
+    )
 
 
 def run_list(problem: Problem) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ def accuracies(entry: Entry) -> np.ndarray:
 
 def distribution(problem: Problem) -> dict[str, Any] | None:
     """The sorted final accuracies of every method's clients."""
-    found = {entry.method: np.sort(accuracies(entry)) for entry in problem.entries}
+    found = {entry.name: np.sort(accuracies(entry)) for entry in problem.entries}
     series = [{"method": m, "values": plain(v)} for m, v in found.items() if len(v)]
     return {"series": series} if series else None
 
@@ -28,13 +28,13 @@ def distribution(problem: Problem) -> dict[str, Any] | None:
 def radar(problem: Problem) -> dict[str, Any] | None:
     """Best tenth, mean and worst tenth of every method (the paper's radar: a spoke a method)."""
     names = ("best10", "mean", "worst10")
-    spokes = {e.method: [e.chosen.final(name) for name in names] for e in problem.entries}
+    spokes = {e.name: [e.chosen.final(name) for name in names] for e in problem.entries}
     drawn = {m: plain(v) for m, v in spokes.items() if all(map(math.isfinite, v))}
     return {"spokes": drawn} if drawn else None
 
 
 def spread(problem: Problem) -> dict[str, Any] | None:
     """The standard deviation over clients, with its spread over seeds."""
-    bars = {e.method: [e.chosen.final("std"), e.chosen.spread("std")] for e in problem.entries}
+    bars = {e.name: [e.chosen.final("std"), e.chosen.spread("std")] for e in problem.entries}
     drawn = {method: plain(v) for method, v in bars.items() if math.isfinite(v[0])}
     return {"bars": drawn} if drawn else None

@@ -14,7 +14,7 @@ from fedcraft.report.series import plain, thin
 with needs("pandas"):
     import pandas as pd
 
-__all__ = ["STAGES", "conflicts", "cosine_grid"]
+__all__ = ["STAGES", "conflicts", "cosine_grid", "smooth_conflicts"]
 
 STAGES = {
     "average": "Plain average",
@@ -23,7 +23,7 @@ STAGES = {
 }
 _WHOLE = "all"
 _MOST_BINS = 100
-_SMOOTH_POINTS = 20  # counts of a single round jump; a running mean over 1/20 of the run does not
+_SMOOTH_POINTS = 20  # counts of single rounds jump too much to be read
 
 
 def conflicts(problem: Problem) -> dict[str, Any] | None:
@@ -31,11 +31,11 @@ def conflicts(problem: Problem) -> dict[str, Any] | None:
 
     Layers and corrections come from the first seed; their averages over seeds hide the extremes.
     """
-    rounds = max((run.last_round for entry in problem.entries for run in entry.runs), default=0)
-    window = max(1, rounds // _SMOOTH_POINTS)
-    views = {entry.method: _view(entry, window) for entry in problem.entries}
+    views = {entry.name: _view(entry) for entry in problem.entries}
     drawn = {method: view for method, view in views.items() if view}
-    return {"stages": STAGES, "window": window, "methods": drawn} if drawn else None
+    if not drawn:
+        return None
+    return {"stages": STAGES, "methods": drawn}
 
 
 def cosine_grid(run: RunData) -> pd.DataFrame | None:
@@ -54,9 +54,9 @@ def cosine_grid(run: RunData) -> pd.DataFrame | None:
     return grid.loc[[*layers, *([_WHOLE] if _WHOLE in grid.index else [])]].sort_index(axis=1)
 
 
-def _view(entry: Entry, window: int) -> dict[str, Any]:
+def _view(entry: Entry) -> dict[str, Any]:
     run = entry.runs[0]
-    counts = _counts(run, window)
+    counts = smooth_conflicts(run)
     grid, correction = cosine_grid(run), _correction(run)
     view: dict[str, Any] = {}
     if not counts.empty:
@@ -74,7 +74,8 @@ def _view(entry: Entry, window: int) -> dict[str, Any]:
     return view
 
 
-def _counts(run: RunData, window: int) -> pd.DataFrame:
+def smooth_conflicts(run: RunData) -> pd.DataFrame:
+    """Conflicts per round: a column per stage, each a running mean over 1/20 of the run."""
     rows = {
         record["round"]: {stage: record["conflicts"].get(stage) for stage in STAGES}
         for record in run.rounds
@@ -82,6 +83,7 @@ def _counts(run: RunData, window: int) -> pd.DataFrame:
     }
     frame = pd.DataFrame.from_dict(rows, orient="index", columns=list(STAGES), dtype=float)
     known = frame.dropna(axis=1, how="all").dropna(axis=0, how="all")
+    window = max(1, len(known) // _SMOOTH_POINTS)
     return thin(known.rolling(window, min_periods=1, center=True).mean())
 
 

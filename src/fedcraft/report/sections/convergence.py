@@ -28,7 +28,7 @@ def convergence(problem: Problem) -> dict[str, Any] | None:
 
 
 def _series(problem: Problem, metric: str) -> list[dict[str, Any]]:
-    series = [(entry.method, _points(entry.chosen, metric)) for entry in problem.entries]
+    series = [(entry.name, _points(entry.chosen, metric)) for entry in problem.entries]
     return [{"method": method, **points} for method, points in series if points["x"]]
 
 

@@ -8,15 +8,15 @@ import numpy as np
 
 from fedcraft.report.extras import needs
 from fedcraft.report.groups import Entry, Problem
+from fedcraft.report.names import BASELINE
 from fedcraft.report.runs import RunData
 from fedcraft.report.series import plain
 
 with needs("pandas"):
     import pandas as pd
 
-__all__ = ["BASELINE", "client_gains", "gains"]
+__all__ = ["client_gains", "gains"]
 
-BASELINE = "fedavg"
 _NO_CHANGE = 1e-9
 
 
@@ -42,9 +42,9 @@ def gains(problem: Problem) -> dict[str, Any] | None:
     rivals = [entry for entry in problem.entries if entry is not baseline]
     if baseline is None or not rivals:
         return None
-    tables = {entry.method: client_gains(entry, baseline) for entry in rivals}
+    tables = {entry.name: client_gains(entry, baseline) for entry in rivals}
     drawn = {method: _columns(table) for method, table in tables.items() if len(table)}
-    unpaired = [entry.label for entry in rivals if entry.method not in drawn]
+    unpaired = [entry.label for entry in rivals if entry.name not in drawn]
     return {"baseline": baseline.label, "methods": drawn, "unpaired": unpaired}
 
 

@@ -36,7 +36,7 @@ def rate_grid(entry: Entry) -> pd.DataFrame | None:
 
 def learning_rates(problem: Problem) -> dict[str, Any] | None:
     """A grid of final means for every method that was run at several learning rates."""
-    grids = {entry.method: rate_grid(entry) for entry in problem.entries}
+    grids = {entry.name: rate_grid(entry) for entry in problem.entries}
     drawn = {method: _cells(grid) for method, grid in grids.items() if grid is not None}
     return {"grids": drawn} if drawn else None
 

@@ -12,12 +12,12 @@ __all__ = ["timing"]
 
 def timing(problem: Problem) -> dict[str, Any] | None:
     """Mean seconds per round and phase, and the peak memory, of every method."""
-    seconds = {entry.method: mean_seconds(entry.runs) for entry in problem.entries}
+    seconds = {entry.name: mean_seconds(entry.runs) for entry in problem.entries}
     drawn = {method: _rounded(phases) for method, phases in seconds.items() if phases}
     if not drawn:
         return None
     names = {phase: None for phases in drawn.values() for phase in phases}
-    memory = {e.method: peak for e in problem.entries if (peak := _peak_memory(e))}
+    memory = {e.name: peak for e in problem.entries if (peak := _peak_memory(e))}
     return {"phases": list(names), "methods": drawn, "memory": memory}
 
 

@@ -15,7 +15,7 @@ function quantile(sorted, share) {
 function rowsChart(host, width, series, label) {
   if (!series.length) { host.append(html("p", { class: "absent" }, "No method is selected.")); return; }
   const names = Math.max(...series.map((s) => textWidth(s.label, true))) + 14;
-  const rise = width > 620 ? 62 : 54, top = 8, bottom = top + series.length * rise;
+  const rise = series.length > 8 ? 44 : width > 620 ? 62 : 54, top = 8, bottom = top + series.length * rise;
   const root = canvas(host, width, bottom + 42, label);
   const x = linear(0, 1, names, width - 12);
   const shares = series.map((s) => histogram(s.values));

@@ -84,6 +84,15 @@ function clip(text, letters) {
   return text.length > letters ? text.slice(0, letters - 1) + "…" : text;
 }
 
+function wrap(text, letters) {
+  const lines = [];
+  for (const word of text.split(" ")) {
+    if (lines.length && (lines.at(-1) + word).length < letters) lines.push(`${lines.pop()} ${word}`);
+    else lines.push(word);
+  }
+  return lines;
+}
+
 let ruler;
 function textWidth(text, bold = false) {
   ruler = ruler || document.createElement("canvas").getContext("2d");

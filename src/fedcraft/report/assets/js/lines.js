@@ -81,7 +81,7 @@ function lineChart(host, width, options) {
   const bounds = series.flatMap((s) => s.y.flatMap((v, i) => (s.sd && finite(s.sd[i]) ? [v - s.sd[i], v + s.sd[i]] : [v])));
   let [yLow, yHigh] = options.yRange || extent(bounds);
   if (options.zero) yLow = 0;
-  const yTicks = ticks(yLow, yHigh, wide ? 6 : 4);
+  const yTicks = ticks(yLow, yHigh, wide ? 8 : 5);
   const left = Math.max(...yTicks.map((v) => textWidth((options.yText || tickText(yTicks))(v)))) + 12;
   const frame = { left, right: width - room, top: 26, bottom: height - 44 };
   frame.x = linear(xLow, xHigh, frame.left, frame.right);

@@ -7,7 +7,7 @@ const RINGS = [
 
 function radarChart(host, width, spokes, label) {
   const names = spokes.map((s) => s.label);
-  const words = names.map((name) => (width < 420 ? name.split(/ (?=\()|(?<=\+) /) : [name]));
+  const words = names.map((name) => (width < 420 ? wrap(name, 9) : [name]));
   const side = Math.max(...words.flat().map((n) => textWidth(n, true)));
   const radius = clamp((width - 2 * side - 34) / 2, 60, 165);
   const height = 2 * radius + 64, cx = width / 2, cy = height / 2;

@@ -1,0 +1,104 @@
+"""Curves along the rounds: convergence, seeds with error bars, history, conflicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fedcraft.report.extras import needs
+from fedcraft.report.figures.style import line, panels, shared_legend
+from fedcraft.report.groups import Entry, Problem
+from fedcraft.report.names import COLOURS, OURS
+from fedcraft.report.sections.conflicts import STAGES, smooth_conflicts
+from fedcraft.report.series import curve, thin
+
+with needs("matplotlib"):
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["conflicts", "convergence", "history", "seeds"]
+
+_MARKS = 8
+_ERROR_BARS = 12
+
+
+def convergence(problems: Sequence[Problem]) -> Figure | None:
+    """Mean test accuracy with the rounds, a panel a problem (the paper's convergence figure)."""
+    return _curves(problems, lambda entry: True, _draw_curve)
+
+
+def seeds(problems: Sequence[Problem]) -> Figure | None:
+    """The same for methods with several seeds; bars are one standard deviation over seeds."""
+    return _curves(problems, lambda entry: len(entry.runs) > 1, _draw_error_bars)
+
+
+def history(problems: Sequence[Problem]) -> Figure | None:
+    """CRAFT beside history-based FedLF (Appendix D); only where such a method was run."""
+    with_history = [p for p in problems if any("history" in e.name for e in p.entries)]
+    return _curves(with_history, _is_history_rival, _draw_curve)
+
+
+def conflicts(problems: Sequence[Problem]) -> Figure | None:
+    """Clients in conflict per round for CRAFT (or the first method): before and after."""
+    entries = [(p, p.entry(OURS) or p.entries[0]) for p in problems]
+    counted = [(p, e) for p, e in entries if not smooth_conflicts(e.runs[0]).empty]
+    if not counted:
+        return None
+    figure = panels(len(counted))
+    axes = [_conflict_panel(figure, i, len(counted), *pair) for i, pair in enumerate(counted)]
+    shared_legend(figure, axes)
+    return figure
+
+
+def _is_history_rival(entry: Entry) -> bool:
+    return entry.name in (OURS, "fedlf") or "history" in entry.name
+
+
+def _curves(
+    problems: Sequence[Problem],
+    wanted: Callable[[Entry], bool],
+    draw: Callable[[Axes, Entry], None],
+) -> Figure | None:
+    chosen = [(p, [e for e in p.entries if wanted(e) and len(_mean(e))]) for p in problems]
+    drawn = [(problem, entries) for problem, entries in chosen if entries]
+    if not drawn:
+        return None
+    figure = panels(len(drawn))
+    axes = [figure.add_subplot(1, len(drawn), i + 1) for i in range(len(drawn))]
+    for ax, (problem, entries) in zip(axes, drawn, strict=True):
+        for entry in entries:
+            draw(ax, entry)
+        ax.set(title=problem.title, xlabel="Round")
+    axes[0].set_ylabel("Mean test accuracy")
+    shared_legend(figure, axes)
+    return figure
+
+
+def _mean(entry: Entry) -> Sequence[float]:
+    return curve(entry.chosen, "mean")["mean"].tolist()
+
+
+def _draw_curve(ax: Axes, entry: Entry) -> None:
+    points = thin(curve(entry.chosen, "mean"))
+    every = max(1, len(points) // _MARKS)
+    ax.plot(points.index, points["mean"], markevery=every, **line(entry))
+
+
+def _draw_error_bars(ax: Axes, entry: Entry) -> None:
+    points = thin(curve(entry.chosen, "mean"), _ERROR_BARS)
+    ax.errorbar(points.index, points["mean"], points["sd"], capsize=2.5, **line(entry))
+
+
+def _conflict_panel(figure: Figure, i: int, columns: int, problem: Problem, entry: Entry) -> Axes:
+    ax = figure.add_subplot(1, columns, i + 1)
+    counts = smooth_conflicts(entry.runs[0])
+    looks = {
+        "average": (COLOURS[1], "--"),
+        "reference": (COLOURS[5], ":"),
+        "after": (COLOURS[2], "-"),
+    }
+    for stage in counts.columns:
+        colour, dash = looks[stage]
+        ax.plot(counts.index, counts[stage], color=colour, linestyle=dash, label=STAGES[stage])
+    ax.set(title=f"{problem.title}, {entry.label}", xlabel="Round", ylim=(0, None))
+    ax.set_ylabel("Clients in conflict" if i == 0 else "")
+    return ax

@@ -1,0 +1,92 @@
+"""The look of the paper's figures: serif, light grid, colours that everybody can tell apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fedcraft.report.extras import needs
+from fedcraft.report.groups import Entry
+from fedcraft.report.names import COLOURS
+
+with needs("matplotlib"):
+    import matplotlib as mpl
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["colour", "line", "panels", "paper_style", "shared_legend"]
+
+_RC: Any = {
+    "font.family": "STIXGeneral",
+    "mathtext.fontset": "stix",
+    "font.size": 10,
+    "axes.titlesize": 10.5,
+    "axes.labelsize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e3e5e8",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4,
+    "pdf.fonttype": 42,  # editable text in PDF
+    "svg.fonttype": "none",  # text stays text in SVG
+    "svg.hashsalt": "fedcraft",  # the same runs give the same bytes
+}
+_LEGEND_COLUMN, _LEGEND_ROW = 1.45, 0.18  # inches
+_DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+_MARKERS = {
+    "circle": "o",
+    "square": "s",
+    "triangle": "^",
+    "diamond": "D",
+    "down": "v",
+    "cross": "x",
+    "plus": "+",
+    "star": "*",
+}
+
+
+@contextmanager
+def paper_style() -> Iterator[None]:
+    """Draw and save inside; matplotlib's own settings are untouched outside."""
+    with mpl.rc_context(_RC):
+        yield
+
+
+def panels(columns: int, rows: int = 1, width: float = 3.0, height: float = 2.4) -> Figure:
+    """An empty figure with room for ``rows`` x ``columns`` panels (sizes in inches)."""
+    return Figure(figsize=(width * columns, height * rows), layout="constrained")
+
+
+def colour(entry: Entry) -> str:
+    """The colour of a method."""
+    return COLOURS[entry.style.colour]
+
+
+def line(entry: Entry) -> dict[str, Any]:
+    """Colour, dash, marker, width and label of a method's line."""
+    return {
+        "color": colour(entry),
+        "linestyle": _DASHES[entry.style.dash],
+        "marker": _MARKERS[entry.style.marker],
+        "markerfacecolor": "white",
+        "linewidth": 2.0 if entry.style.strong else 1.3,
+        "zorder": 4 if entry.style.strong else 3,
+        "label": entry.label,
+    }
+
+
+def shared_legend(figure: Figure, axes: list[Axes]) -> None:
+    """One legend below all panels, each method once."""
+    pairs = [pair for ax in axes for pair in zip(*ax.get_legend_handles_labels(), strict=True)]
+    unique = {label: handle for handle, label in reversed(pairs)}
+    names = list(dict.fromkeys(label for _, label in pairs))
+    columns = max(2, min(len(names), int(figure.get_figwidth() / _LEGEND_COLUMN)))
+    extra_rows = -(-len(names) // columns) - 1
+    figure.set_figheight(figure.get_figheight() + _LEGEND_ROW * extra_rows)
+    figure.legend([unique[n] for n in names], names, loc="outside lower center", ncols=columns)
