@@ -11,14 +11,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
-from fedcraft.engine.settings import Executor, NonFinitePolicy
+from fedcraft.engine.settings import Device, Executor, NonFinitePolicy
 from fedcraft.experiments.names import check_dataset, check_method, check_model, rates_of
 from fedcraft.updates import BufferPolicy, Grouping
 
 __all__ = ["MACHINE_KEYS", "TABLES", "Config", "Tracking"]
 
 Tracking = Literal["none", "tensorboard", "mlflow"]
-Device = Literal["auto", "cpu", "cuda"]
 
 Rate = Annotated[float, Field(gt=0, le=1000)]
 Share = Annotated[float, Field(gt=0, le=1)]

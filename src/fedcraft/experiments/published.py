@@ -5,9 +5,12 @@ Mean, best 10 %, worst 10 % and standard deviation of the clients' test accuracy
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-__all__ = ["DITTO_BEST", "TABLES", "Published"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["DITTO_BEST", "TABLES", "Published", "frame"]
 
 
 class Published(NamedTuple):
@@ -194,3 +197,11 @@ DITTO_BEST = {
     "cifar100": {"ditto": 0.245, "ditto+craft": 0.487},
 }
 """The best mean accuracy of each heat map (Section 5.4); the cells are not in the text."""
+
+
+def frame(table: str) -> pd.DataFrame:
+    """Return one table as a frame with the column ``method``: what the report sets beside ours."""
+    import pandas
+
+    rows = [{"method": name, **row._asdict()} for name, row in TABLES[table].items()]
+    return pandas.DataFrame(rows)

@@ -19,7 +19,7 @@ from fedcraft.experiments.select import Judge, Setting, best, can_validate, row
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Observer", "SweepResult", "sweep"]
+__all__ = ["Observer", "SweepResult", "cores", "sweep"]
 
 _BUSY_POLL = 1.0  # seconds between two looks at a run that another process is doing
 
@@ -94,9 +94,14 @@ def sweep(
     watcher = observer or Observer()
     waiting = [result.directory for result in results if not result.done]
     watcher.planned(results, len(waiting))
-    failures = _work(waiting, jobs or len(os.sched_getaffinity(0)), watcher)
+    failures = _work(waiting, jobs or cores(), watcher)
     fresh = tuple(Result(result.directory) for result in results)
     return SweepResult(folder, fresh, failures)
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def _plan(given: Plan | Mapping[str, Any] | str | Path) -> Plan:

@@ -1,0 +1,20 @@
+"""The command line. It reads words, calls the rooms below and prints; it decides nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command line."""
+    # A user's own model is named by import path, and people expect the folder they stand in to be
+    # on that path, as it is for `python -m`.
+    sys.path.append(os.getcwd())
+    # Two torch threads per process on busy cores cost a factor of ten and more.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    from fedcraft.cli.app import app
+
+    app()

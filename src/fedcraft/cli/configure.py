@@ -1,0 +1,32 @@
+"""``fedcraft config``: the schema and a commented file to start from."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from fedcraft.cli.console import print_json
+
+__all__ = ["app"]
+
+app = typer.Typer(help="What a configuration may hold.", no_args_is_help=True)
+
+
+@app.command()
+def default() -> None:
+    """Print every key with its default and what it means, as TOML.
+
+    Example: `fedcraft config default > mine.toml`
+    """
+    from fedcraft.experiments.files import commented_default
+
+    sys.stdout.write(commented_default())
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of a configuration, for editors that check and complete TOML."""
+    from fedcraft.experiments.config import Config
+
+    print_json(Config.model_json_schema())

@@ -1,0 +1,84 @@
+"""What commands share: the console, exit codes, and how an error looks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import IntEnum
+from typing import Annotated, Any
+
+import click
+import typer
+from rich.console import Console
+from typer.core import TyperGroup
+
+from fedcraft.errors import ConfigError, DataError, FedcraftError, InputError, MissingExtraError
+
+__all__ = ["Code", "Group", "Json", "Quiet", "error_console", "out_console", "print_json"]
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+class Code(IntEnum):
+    """What a script can rely on."""
+
+    OK = 0
+    FAILED = 1
+    BAD_CONFIG = 2
+    INTERRUPTED = 130
+
+
+_CANNOT_START = (ConfigError, InputError, DataError, MissingExtraError)
+
+
+class Group(TyperGroup):
+    """Commands whose known errors end in one readable message and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; with ``--debug`` errors keep their traceback."""
+        try:
+            return super().invoke(ctx)
+        except FedcraftError as error:
+            if ctx.params.get("debug"):
+                raise
+            raise typer.Exit(_explain(error)) from error
+        except KeyboardInterrupt as error:
+            error_console().print("interrupted", style="yellow")
+            raise typer.Exit(Code.INTERRUPTED) from error
+
+
+def out_console(*, quiet: bool = False) -> Console:
+    """The console of results."""
+    return Console(quiet=quiet, highlight=False, soft_wrap=True)
+
+
+def error_console(*, quiet: bool = False) -> Console:
+    """The console of everything that is no result: progress, notes, errors."""
+    return Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
+
+
+def print_json(content: Any) -> None:
+    """Print JSON on standard output; numbers that are none become null."""
+    sys.stdout.write(json.dumps(_plain(content), indent=2, default=str) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and value != value else value
+
+
+def _explain(error: FedcraftError) -> Code:
+    from fedcraft.engine import Interrupted
+
+    console = error_console()
+    if isinstance(error, Interrupted):
+        console.print(f"Interrupted after round {error.round}; a checkpoint is saved.")
+        console.print(f"Continue with:  fedcraft resume {error.directory}", style="bold")
+        return Code.INTERRUPTED
+    console.print("error:", style="bold red", end=" ")
+    console.print(str(error), markup=False)
+    return Code.BAD_CONFIG if isinstance(error, _CANNOT_START) else Code.FAILED

@@ -1,0 +1,87 @@
+"""``fedcraft data``: which data sets there are, fetching one, and how it is dealt out."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from fedcraft.cli.complete import complete_override
+from fedcraft.cli.console import Json, out_console, print_json
+from fedcraft.cli.tables import plain_table
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Data sets: list, get, show.", no_args_is_help=True)
+
+
+@app.command("list")
+def list_(as_json: Json = False) -> None:
+    """List the data sets known by name."""
+    from fedcraft.data import sources
+
+    known = list(sources().values())
+    if as_json:
+        print_json([asdict(source) for source in known])
+        return
+    cells = [
+        [
+            source.name,
+            str(source.classes),
+            "x".join(map(str, source.input_shape)),
+            "embedded" if source.embedded else "file or Hub",
+            source.about,
+        ]
+        for source in known
+    ]
+    out_console().print(plain_table(["name", "classes", "shape", "where", "about"], cells))
+
+
+@app.command()
+def get(
+    name: Annotated[str, typer.Argument(help="Name of a data set.")],
+    root: Annotated[
+        str | None, typer.Option("--root", help="Folder with the Parquet files, if you have them.")
+    ] = None,
+) -> None:
+    """Read a data set once, from a folder or the Hub, so that runs find it decoded.
+
+    Example: `fedcraft data get cifar10`
+    """
+    from fedcraft.data import load
+
+    dataset = load(name, root=root)
+    out_console().print(f"{dataset.name}: {len(dataset):,} samples, {dataset.classes} classes")
+    out_console().print(f"fingerprint {dataset.fingerprint}")
+
+
+@app.command()
+def show(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[DATASET] [KEY=VALUE]...",
+            help="A data set and how to deal it out.",
+            autocompletion=complete_override,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show how a data set is dealt out over clients: sizes, labels per client, the split's hash.
+
+    Example: `fedcraft data show cifar10 clients=1000 alpha=0.1`
+    """
+    from fedcraft.experiments.describe import describe_split
+    from fedcraft.experiments.files import load_config, parse_overrides
+
+    given = words or []
+    names = [word for word in given if "=" not in word]
+    overrides = parse_overrides(word for word in given if "=" in word)
+    config = load_config({"dataset": names[0]} if names else {}, overrides)
+    facts = describe_split(config)
+    if as_json:
+        print_json(facts)
+        return
+    cells = [[name, str(value)] for name, value in facts.items()]
+    out_console().print(plain_table(["", ""], cells, f"{config.dataset}, {config.partition}"))

@@ -1,0 +1,131 @@
+"""``fedcraft run``, ``resume`` and ``bench``: one run at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedcraft.cli.complete import complete_override
+from fedcraft.cli.console import Json, Quiet, error_console, out_console, print_json
+from fedcraft.cli.tables import plain_table, score_table
+
+__all__ = ["bench", "resume", "run"]
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[CONFIG.toml] [KEY=VALUE]...",
+        help="A TOML file or an earlier run directory, then overrides.",
+        autocompletion=complete_override,
+    ),
+]
+
+
+def run(
+    words: Words = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Run directory; new under runs/ if left out.")
+    ] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train one method and write a run directory.
+
+    Examples:
+
+    * `fedcraft run` trains CRAFT on handwritten digits
+    * `fedcraft run method=fedavg rounds=200 client_lr=0.1`
+    * `fedcraft run mine.toml seed=3 --out runs/mine-3`
+    * `fedcraft run dataset=cifar10 model=resnet20 aggregator.constraint=at_least`
+    * `fedcraft run runs/mine-3/config.toml` repeats a run bit for bit
+    """
+    from fedcraft.engine import progress
+    from fedcraft.experiments.run import run as train
+
+    source, overrides = _sorted_out(words or [])
+    watch = progress("quiet" if quiet else "auto")
+    _show(train(source, out=out, callbacks=(watch,), **overrides), quiet, as_json)
+
+
+def resume(
+    directory: Annotated[Path, typer.Argument(help="The run directory.", exists=True)],
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Bring an interrupted run to its end.
+
+    It continues from its last checkpoint, to the same bits as if it had never stopped.
+
+    Example: `fedcraft resume runs/craft-1f2e3d4c5b`
+    """
+    from fedcraft.engine import progress
+    from fedcraft.experiments.run import resume as go_on
+
+    watch = progress("quiet" if quiet else "auto")
+    _show(go_on(directory, callbacks=(watch,)), quiet, as_json)
+
+
+def bench(words: Words = None, as_json: Json = False) -> None:
+    """Measure where the time of a round goes here, with each executor.
+
+    Examples:
+
+    * `fedcraft bench` times 20 rounds of CRAFT on digits
+    * `fedcraft bench dataset=femnist rounds=50`
+    """
+    from fedcraft.experiments.bench import bench as measure
+    from fedcraft.experiments.files import load_config
+
+    source, overrides = _sorted_out(words or [])
+    rows = measure(load_config(source, {"rounds": 20, "evaluate_every": 10} | overrides))
+    if as_json:
+        print_json(rows)
+        return
+    names = [key for key in rows[0] if key not in ("executor", "workers", "peak_memory_mb")]
+    heads = ["executor", "workers", *(f"{name}, ms" for name in names), "memory, MiB"]
+    cells = [
+        [row["executor"], str(row["workers"]), *_milliseconds(row, names), _memory(row)]
+        for row in rows
+    ]
+    out_console().print(plain_table(heads, cells, "Per round; evaluate: per evaluation"))
+
+
+def _milliseconds(row: dict[str, Any], names: list[str]) -> list[str]:
+    return [f"{1000 * row[name]:.1f}" for name in names]
+
+
+def _memory(row: dict[str, Any]) -> str:
+    return f"{row['peak_memory_mb']:.0f}"
+
+
+def _sorted_out(words: list[str]) -> tuple[Path | None, dict[str, Any]]:
+    """Split words into a configuration file (the one without ``=``) and overrides."""
+    from fedcraft.errors import ConfigError
+    from fedcraft.experiments.files import parse_overrides
+
+    files = [word for word in words if "=" not in word]
+    if len(files) > 1:
+        raise ConfigError(
+            f"command line: expected one configuration file, found {files[0]!r} and {files[1]!r}. "
+            "Write overrides as key=value."
+        )
+    overrides = parse_overrides(word for word in words if "=" in word)
+    return (Path(files[0]) if files else None), overrides
+
+
+def _show(result: Any, quiet: bool, as_json: bool) -> None:
+    from fedcraft.experiments.select import Setting, row
+
+    summary = row(Setting(result.method, (result,)), "test")
+    if as_json:
+        state = {"directory": str(result.directory), "state": result.state}
+        print_json(state | summary | {"evaluation": dict(result.evaluation)})
+        return
+    console = out_console(quiet=quiet)
+    rounds = result.status.get("round", 0)
+    console.print(score_table([summary], f"{result.config.dataset}, {rounds} rounds"))
+    note = error_console(quiet=quiet)
+    note.print(f"{result.state}: {result.directory}")
+    note.print(f"A page with figures:  fedcraft report {result.directory}")

@@ -1,0 +1,92 @@
+"""``fedcraft report``, ``table`` and ``methods``: look at what there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from fedcraft.cli.console import Json, Quiet, out_console, print_json
+from fedcraft.cli.tables import plain_table
+
+__all__ = ["methods", "report", "table"]
+
+Runs = Annotated[
+    list[Path], typer.Argument(metavar="RUN_OR_FOLDER...", help="Run directories or folders of.")
+]
+
+
+def report(
+    runs: Runs,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The page to write.", dir_okay=False)
+    ] = Path("report.html"),
+    figures: Annotated[
+        Path | None, typer.Option("--figures", help="Also write the figures to this folder.")
+    ] = None,
+    formats: Annotated[
+        list[str] | None, typer.Option("--format", "-f", help="png, pdf, svg; may be repeated.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write one self-contained HTML page about runs, also about runs that are still going on.
+
+    Examples:
+
+    * `fedcraft report runs/compare -o page.html`
+    * `fedcraft report runs/a runs/b --figures figures --format pdf`
+    """
+    from fedcraft.report import load_runs, write_figures, write_page
+
+    found = load_runs(runs)
+    console = out_console(quiet=quiet)
+    console.print(f"Report: {write_page(found, out)}")
+    if figures is not None:
+        written = write_figures(found, figures, **({"formats": formats} if formats else {}))
+        console.print(f"Figures: {len(written)} files in {figures}")
+
+
+def table(
+    runs: Runs,
+    format: Annotated[
+        Literal["md", "latex", "csv"], typer.Option("--format", "-f", help="How to write it.")
+    ] = "md",
+    as_json: Json = False,
+) -> None:
+    """Print the paper's table for runs: best bold, second best underlined.
+
+    Example: `fedcraft table runs/compare --format latex`
+    """
+    from fedcraft.report import load_runs, render, summary
+
+    found = summary(load_runs(runs))
+    if as_json:
+        print_json(found.to_dict("records"))
+    else:
+        typer.echo(render(found, format))
+
+
+def methods(as_json: Json = False) -> None:
+    """List the methods: what clients do, how updates are combined, what the server makes of it."""
+    from fedcraft.methods import methods as known
+
+    rows = [
+        {
+            "name": row.name,
+            "clients": str(row.local),
+            "aggregation": str(row.aggregator),
+            "server": str(row.server),
+            "about": row.summary,
+            "source": row.reference,
+            "in_paper": row.in_paper,
+        }
+        for row in known()
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    parts = [" · ".join(str(row[h]) for h in ("clients", "aggregation", "server")) for row in rows]
+    cells = [[str(r["name"]), str(r["about"]), p] for r, p in zip(rows, parts, strict=True)]
+    heads = ["name", "what it does", "clients · aggregation · server"]
+    out_console().print(plain_table(heads, cells))
