@@ -183,7 +183,7 @@ def test_a_full_disk_is_named_and_leaves_no_half_file(
     monkeypatch.setattr("fedcraft.local.store.save_file", half)
     states = ClientStates(tmp_path)
     states.put(1, state(1, 0), 0)
-    with pytest.raises(CheckpointError, match="cannot be written: .*No space left"):
+    with pytest.raises(CheckpointError, match=r"cannot be written: .*No space left"):
         states.save()
     assert not list(tmp_path.iterdir())
     assert equal(states.get(1), state(1, 0))

@@ -97,12 +97,18 @@ def descend(
     attraction = lr * pull.mu if pull is not None else 0.0
     losses: list[Tensor] = []
     counter = weight = 0.0
+    plain = solver == Solver() and parameters is None and attraction < 1
     for batch in batches:
-        value, grads = slopes(model, loss, batch, moving.values())
-        directions = step.directions(grads)
+        if plain:
+            # Step first, pull then: the rate makes up for what the pull takes from the step.
+            value = model.step(*batch, loss, lr / (1 - attraction))
+        else:
+            value, grads = slopes(model, loss, batch, moving.values())
+            directions = step.directions(grads)
         if pull is not None:
             model.vector.lerp_(pull.anchor, attraction)
-        step.subtract(directions)
+        if not plain:
+            step.subtract(directions)
         losses.append(value)
         counter = solver.momentum * counter + 1.0
         weight = (1.0 - attraction) * weight + counter
