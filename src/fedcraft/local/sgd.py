@@ -16,7 +16,7 @@ class PlainSGD(LocalObjective):
     """theta <- theta - lr grad f_i(theta; batch), as in FedAvg.
 
     ``momentum`` (heavy ball, reset every round) and ``weight_decay`` are off by default. Reports
-    A_i = K_i, or FedNova's sum of the momentum weights (baselines: [K - b(1-b^K)/(1-b)] / (1-b)).
+    A_i = K_i, or FedNova's sum of the momentum weights ([K - b (1 - b^K) / (1 - b)] / (1 - b)).
     """
 
     def __init__(self, *, momentum: float = 0.0, weight_decay: float = 0.0, **options: Any) -> None:
