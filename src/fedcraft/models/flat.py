@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -76,6 +77,14 @@ class FlatModel:
             for parameter, gradient in zip(self.parameters, gradients, strict=True):
                 if gradient is not None:
                     parameter.sub_(gradient, alpha=lr)
+
+    def step(
+        self, inputs: Tensor, labels: Tensor, loss: Callable[[Tensor, Tensor], Tensor], lr: float
+    ) -> Tensor:
+        """Take one plain SGD step on a batch and return its loss before the step."""
+        value = loss(self(inputs), labels)
+        self.descend(value, lr)
+        return value.detach()
 
     def buffers(self) -> dict[str, Tensor]:
         """Return copies of the module's buffers by name (they are not part of ``vector``)."""
