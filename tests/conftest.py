@@ -27,7 +27,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 class GoldenCase:
-    """One golden file: ``case["beta"]``, and ``case.rounds`` with the prefix ``r{t}_`` taken off."""
+    """One golden file: ``case["beta"]``, and ``case.rounds`` without the prefix ``r{t}_``."""
 
     def __init__(self, path: Path) -> None:
         self.name = path.stem

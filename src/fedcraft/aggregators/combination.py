@@ -38,8 +38,12 @@ class Combination:
         return float(torch.linalg.vector_norm(self.cohort.lengths(self.vector())))
 
     def outcome(self, factor: float = 1.0) -> Outcome:
-        """Return ``factor`` times g as a rule's outcome."""
-        return Outcome(self.vector(factor), factor * self.dots())
+        """Return ``factor`` times g as a rule's outcome.
+
+        The certificate multiplies it out itself: the products from the Gram matrices would lose
+        their digits where g is short beside its terms.
+        """
+        return Outcome(self.vector(factor))
 
 
 def uniform_mean(cohort: Cohort) -> Combination:

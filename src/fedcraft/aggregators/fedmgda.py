@@ -63,7 +63,7 @@ class FedMGDA(Aggregator):
             upper = (shares + self.epsilon).clamp(max=1)
             mixture = min_norm_weights(kernel, lower, upper)
             coefficients[rows] = mixture * inverse * self._length(cohort, norms[rows])
-        return Outcome(cohort.combine(coefficients), cohort.grams @ coefficients)
+        return Outcome(cohort.combine(coefficients))
 
     def _length(self, cohort: Cohort, norms: torch.Tensor) -> float:
         if self.scale == "unit":

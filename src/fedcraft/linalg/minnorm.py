@@ -84,10 +84,10 @@ def _problem(gram: Tensor, lower: Tensor | None, upper: Tensor | None) -> _Probl
 def _convex(matrix: Vector) -> tuple[Vector, Vector, Vector]:
     """Return G scaled to 1, with a ridge, and the root of that.
 
-    A Gram matrix rounded to float32 may have negative eigenvalues: they are clipped.
+    A Gram matrix rounded to float32 may be askew and have negative eigenvalues: they are clipped.
     """
     largest = matrix.diagonal().max()
-    gram = matrix / largest if largest > 0 else np.eye(len(matrix))
+    gram = (matrix + matrix.T) / (2 * largest) if largest > 0 else np.eye(len(matrix))
     regular = _with_ridge(gram)
     root, failed = dpotrf(regular, clean=1)
     if failed:
@@ -100,9 +100,11 @@ def _convex(matrix: Vector) -> tuple[Vector, Vector, Vector]:
 
 
 def _with_ridge(gram: Vector) -> Vector:
-    regular = gram.copy()
+    """Lengthen every corner a little, by its own measure; a zero corner by that of the least."""
+    regular, squares = gram.copy(), gram.diagonal()
+    least = squares[squares > 0].min()
     ridge = 16 * len(gram) * _EPS
-    regular[np.diag_indices_from(regular)] = gram.diagonal() * (1 + ridge) + _EPS * _EPS
+    regular[np.diag_indices_from(regular)] = squares * (1 + ridge) + _EPS * _EPS * least
     return regular
 
 
@@ -112,7 +114,7 @@ def _clip_eigenvalues(gram: Vector) -> Vector:
     values, vectors = np.linalg.eigh(gram / np.outer(norms, norms))
     roots = norms[:, None] * vectors * np.sqrt(np.clip(values, 0, None))
     clipped: Vector = roots @ roots.T
-    return clipped
+    return (clipped + clipped.T) / 2
 
 
 def _without_upper(problem: _Problem) -> Vector:
@@ -189,7 +191,7 @@ def _advance(problem: _Problem, point: Vector, gradient: Vector, free: Mask) -> 
     ones, bent = problem.solve(free, np.stack([np.ones(free.sum()), gradient[free]], axis=1)).T
     step = np.zeros(problem.size)
     step[free] = bent.sum() / ones.sum() * ones - bent
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         room = np.where(step < 0, problem.lower - point, problem.upper - point) / step
     room = np.where(free & (step != 0), room, np.inf)
     length = min(1.0, float(room.min()))
