@@ -8,6 +8,8 @@ from typing import Any
 
 from rich.table import Table
 
+from fedcraft.methods import methods
+
 __all__ = ["plain_table", "score_table"]
 
 _SCORES = {
@@ -15,13 +17,17 @@ _SCORES = {
     "best10": ("Best 10 %", True, 3),
     "worst10": ("Worst 10 %", True, 3),
     "std": ("Std", False, 3),
-    "conflicts": ("Conflicts/round", False, 1),
+    "conflicts": ("Conflicts", False, 1),
 }
-_PAPER = {"mean_paper": "Mean, paper", "mean_difference": "Difference"}
+_PAPER = {"mean_paper": "Paper's mean", "mean_difference": "Off by"}
 
 
 def score_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
-    """Return the paper's table of methods."""
+    """Return the paper's table of methods.
+
+    Conflicts are the clients per round that the step worked against, rates client_lr / server_lr.
+    """
+    titles = {row.name: row.title for row in methods()}
     shown = {key: spec for key, spec in _SCORES.items() if rows and key in rows[0]}
     papers = [key for key in _PAPER if rows and key in rows[0]]
     table = Table(title=title, title_justify="left")
@@ -30,13 +36,13 @@ def score_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
         table.add_column(f"{heading} {'↑' if higher else '↓'}", justify="right")
     for key in papers:
         table.add_column(_PAPER[key], justify="right")
-    table.add_column("client_lr / server_lr", justify="right")
+    table.add_column("Rates", justify="right")
     columns = [_marked([row[key] for row in rows], *shown[key][1:]) for key in shown]
     for number, row in enumerate(rows):
         cells = [column[number] for column in columns]
         beside = [_number(row[key], 3, signed=key == "mean_difference") for key in papers]
         rates = f"{row['client_lr']:g} / {row['server_lr']:g}"
-        table.add_row(str(row["method"]), *cells, *beside, rates)
+        table.add_row(titles.get(row["method"], row["method"]), *cells, *beside, rates)
     return table
 
 
