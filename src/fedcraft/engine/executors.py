@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from collections.abc import Callable
 
 from fedcraft.engine.bench import Bench
@@ -12,7 +13,10 @@ from fedcraft.engine.processes import ProcessCrew
 from fedcraft.engine.scratch import scratch_model
 from fedcraft.engine.settings import Settings
 
-__all__ = ["hire", "resolve"]
+__all__ = ["ADAPTERS", "hire", "resolve"]
+
+# Executors from the rooms above this one, by the path of their ``hire``.
+ADAPTERS: dict[str, str] = {"ray": "fedcraft.cluster:hire"}
 
 
 def resolve(settings: Settings, remembered: str | None = None) -> str:
@@ -31,4 +35,8 @@ def hire(
     if executor == "serial":
         bench = Bench(job, desk, scratch_model(copy.deepcopy(job.module)))
         return SerialCrew(bench, halted)
+    if executor in ADAPTERS:
+        module, _, name = ADAPTERS[executor].partition(":")
+        crew: Crew = getattr(importlib.import_module(module), name)(settings, job, desk, halted)
+        return crew
     return ProcessCrew(job, desk, settings.worker_count, halted, settings.start_method)

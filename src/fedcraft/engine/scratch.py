@@ -52,6 +52,10 @@ class ChainModel(FlatModel):
                 gradient = self._links[place].backward(gradient, lr, place > self._first)
         return value
 
+    def buffers(self) -> dict[str, Tensor]:
+        """Return nothing: a chain has no buffers, and need not look for them."""
+        return {}
+
     def _forward(self, inputs: Tensor) -> Tensor:
         for link in self._links:
             inputs = link.forward(inputs, self.module.training)

@@ -12,7 +12,7 @@ from fedcraft.updates import BufferPolicy, Grouping
 
 __all__ = ["Device", "Executor", "NonFinitePolicy", "Settings", "StartMethod"]
 
-Executor = Literal["auto", "serial", "processes", "vectorized"]
+Executor = Literal["auto", "serial", "processes", "vectorized", "ray"]
 NonFinitePolicy = Literal["raise", "drop", "stop"]
 StartMethod = Literal["auto", "fork", "forkserver", "spawn"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -54,6 +54,8 @@ class Settings:
     workers: int = 0
     """Worker processes; 0 for one per usable core. The result does not depend on it."""
     start_method: StartMethod = "auto"
+    ray_address: str | None = None
+    """Cluster of the executor ray: HOST:PORT, auto or local; RAY_ADDRESS, then local, if None."""
     device: Device = "auto"
     """Where the vectorized executor trains; the others use the CPU."""
 

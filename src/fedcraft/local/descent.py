@@ -7,7 +7,7 @@ the parameters' size twice more per batch, for the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -91,40 +91,68 @@ def descend(
     the k-th gradient in the update follows FedNova's recursions for momentum and proximal solvers,
     in one: c <- momentum c + 1, A <- (1 - lr mu) A + c.
     """
-    moving = dict(trainable(model.module)) if parameters is None else parameters
     solver = Solver() if solver is None else solver
-    step = _Step(solver, moving, lr)
     attraction = lr * pull.mu if pull is not None else 0.0
+    take: Callable[[Batch], Tensor]
+    if solver == Solver() and parameters is None and attraction < 1:
+        take = _PlainStep(model, loss, lr, pull)
+    else:
+        take = _Step(model, loss, lr, pull, solver, parameters)
     losses: list[Tensor] = []
     counter = weight = 0.0
-    plain = solver == Solver() and parameters is None and attraction < 1
     for batch in batches:
-        if plain:
-            # Step first, pull then: the rate makes up for what the pull takes from the step.
-            value = model.step(*batch, loss, lr / (1 - attraction))
-        else:
-            value, grads = slopes(model, loss, batch, moving.values())
-            directions = step.directions(grads)
-        if pull is not None:
-            model.vector.lerp_(pull.anchor, attraction)
-        if not plain:
-            step.subtract(directions)
-        losses.append(value)
+        losses.append(take(batch))
         counter = solver.momentum * counter + 1.0
         weight = (1.0 - attraction) * weight + counter
     return Descent(weight, mean_loss(losses))
 
 
+class _PlainStep:
+    """SGD alone, which the model takes by itself, then the pull: with a = lr mu,
+
+    (1 - a) (theta - lr / (1 - a) g) + a anchor.
+    """
+
+    def __init__(self, model: FlatModel, loss: Loss, lr: float, pull: Pull | None) -> None:
+        self.model, self.loss, self.pull = model, loss, pull
+        self.attraction = lr * pull.mu if pull is not None else 0.0
+        self.lr = lr / (1 - self.attraction)
+
+    def __call__(self, batch: Batch) -> Tensor:
+        value = self.model.step(*batch, self.loss, self.lr)
+        if self.pull is not None:
+            self.model.vector.lerp_(self.pull.anchor, self.attraction)
+        return value
+
+
 class _Step:
     """One solver's step over a fixed set of parameters, and the velocity it keeps."""
 
-    def __init__(self, solver: Solver, parameters: Parameters, lr: float) -> None:
+    def __init__(
+        self,
+        model: FlatModel,
+        loss: Loss,
+        lr: float,
+        pull: Pull | None,
+        solver: Solver,
+        parameters: Parameters | None,
+    ) -> None:
+        self.model, self.loss, self.lr, self.pull = model, loss, lr, pull
+        moving = dict(trainable(model.module)) if parameters is None else parameters
+        self.parameters = tuple(moving.values())
         self.momentum = solver.momentum
-        self.lr = lr
-        self.decays = solver.decays(parameters) if solver.weight_decay else None
+        self.decays = solver.decays(moving) if solver.weight_decay else None
         # Detached aliases are written to without a no_grad block around every batch.
-        self.targets = [parameter.detach() for parameter in parameters.values()]
+        self.targets = [parameter.detach() for parameter in self.parameters]
         self.velocity: list[Tensor] | None = None
+
+    def __call__(self, batch: Batch) -> Tensor:
+        value, grads = slopes(self.model, self.loss, batch, self.parameters)
+        directions = self.directions(grads)
+        if self.pull is not None:
+            self.model.vector.lerp_(self.pull.anchor, self.lr * self.pull.mu)
+        self.subtract(directions)
+        return value
 
     def directions(self, grads: tuple[Tensor, ...]) -> Iterable[Tensor]:
         decayed: Iterable[Tensor] = grads
