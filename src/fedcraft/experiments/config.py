@@ -28,7 +28,7 @@ Minutes = Annotated[float, Field(ge=0, le=1e6)]
 TABLES = ("local", "aggregator", "server", "model_options", "data_options")
 # What changes how a run is done, but not what comes out of it.
 MACHINE_KEYS = frozenset(
-    {"workers", "data_root", "offline", "tracking", "state_memory_mb"}
+    {"workers", "ray_address", "data_root", "offline", "tracking", "state_memory_mb"}
     | {"checkpoint_every", "checkpoint_minutes", "keep_checkpoints"}
 )
 
@@ -93,7 +93,9 @@ class Config(BaseModel):
     device: Device = "auto"
     """Where to train: cpu, cuda, or auto for cuda where there is one."""
     executor: Executor = "auto"
-    """How clients are trained: serial, processes, vectorized, or auto for the fastest here."""
+    """How clients are trained: serial, processes, vectorized, ray, or auto for the fastest here."""
+    ray_address: str | None = Field(default=None, min_length=1)
+    """Cluster of the executor ray: HOST:PORT, auto, or local; RAY_ADDRESS if left out."""
 
     partition: Literal["dirichlet", "iid", "shards", "quantity", "natural"] = "dirichlet"
     """How the samples are dealt out; natural for data with owners (femnist)."""

@@ -15,12 +15,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Ended", "Outcome", "Progress", "run_all"]
+__all__ = ["Ended", "Outcome", "Progress", "Runner", "run_all"]
 
 Progress = Callable[[Path, dict[str, Any]], None]
 """Told now and then how far a run is: its directory and a record with ``round``."""
@@ -39,6 +39,7 @@ class Outcome:
 
 
 Ended = Callable[[Outcome], None]
+Runner = Callable[[Sequence[Path], int, Progress, Ended], list[Outcome]]
 
 
 def run_all(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fedcraft.experiments.config import Config
 from fedcraft.experiments.files import CONFIG_FILE, to_toml
 from fedcraft.experiments.plan import Plan, run_id
-from fedcraft.experiments.pool import Outcome, run_all
+from fedcraft.experiments.pool import Outcome, Runner, run_all
 from fedcraft.experiments.result import Result
 from fedcraft.experiments.select import Judge, Setting, best, can_validate, row
 
@@ -81,12 +81,14 @@ def sweep(
     out: str | Path | None = None,
     jobs: int = 0,
     observer: Observer | None = None,
+    runner: Runner = run_all,
 ) -> SweepResult:
     """Do every run of ``plan`` in local processes, ``jobs`` at once (one per core if 0).
 
     Each run has a process with one torch thread and the serial executor: the best use of a few
     cores. A run's folder is named after its configuration, so calling again does what is missing
     and nothing twice, also after a crash or ``kill -9``, also from two terminals at once.
+    ``runner`` can do the runs elsewhere: see :func:`fedcraft.cluster.sweep`.
     """
     planned = _plan(plan)
     folder = Path("runs/sweep" if out is None else out)
@@ -94,7 +96,7 @@ def sweep(
     watcher = observer or Observer()
     waiting = [result.directory for result in results if not result.done]
     watcher.planned(results, len(waiting))
-    failures = _work(waiting, jobs or cores(), watcher)
+    failures = _work(waiting, jobs or cores(), watcher, runner)
     fresh = tuple(Result(result.directory) for result in results)
     return SweepResult(folder, fresh, failures)
 
@@ -131,10 +133,10 @@ def _place(folder: Path, config: Config) -> Result:
     return Result(directory)
 
 
-def _work(directories: list[Path], jobs: int, watcher: Observer) -> dict[str, str]:
+def _work(directories: list[Path], jobs: int, watcher: Observer, runner: Runner) -> dict[str, str]:
     failures: dict[str, str] = {}
     while directories:
-        outcomes = run_all(directories, jobs, watcher.progress, _ended(watcher))
+        outcomes = runner(directories, jobs, watcher.progress, _ended(watcher))
         failures |= {o.directory.name: o.error for o in outcomes if o.error and not o.busy}
         directories = [o.directory for o in outcomes if o.busy]
         if directories:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["main"]
+__all__ = ["attempt", "main"]
 
 Tell = Callable[[dict[str, Any]], None]
 Tasks = queue.SimpleQueue[str | None]
@@ -38,7 +38,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     while (task := tasks.get()) is not None:
-        answer = _attempt(Path(task), tell)
+        answer = attempt(Path(task), tell)
         _idle.set()
         tell(answer)
 
@@ -53,7 +53,8 @@ def _listen(tasks: Tasks) -> None:
     tasks.put(None)
 
 
-def _attempt(directory: Path, tell: Tell) -> dict[str, Any]:
+def attempt(directory: Path, tell: Tell) -> dict[str, Any]:
+    """Bring a run to its end; return ``error``, empty if it went well, and ``busy``."""
     from fedcraft.engine import Callback
     from fedcraft.errors import BusyError
     from fedcraft.experiments.run import resume
