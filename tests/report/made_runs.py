@@ -35,6 +35,8 @@ class Made:
     model: str = "cnn"
     state: str = "finished"
     diagnostics: bool = True
+    validation: float | None = None  # final mean on validation data; None = no such part
+    reason: str = ""
 
 
 def write_run(folder: Path, made: Made) -> Path:
@@ -102,7 +104,7 @@ def _write_status(folder: Path, made: Made, written: int) -> None:
     status = {
         "state": made.state,
         "round": written,
-        "reason": "",
+        "reason": made.reason,
         "split_hash": f"split-{made.dataset}-{made.clients}-{made.seed}",
         "version": "0.1.0",
     }
@@ -128,7 +130,8 @@ def _accuracies(made: Made, number: int, rng: np.random.Generator) -> np.ndarray
 
 def _evaluation(values: np.ndarray, number: int, made: Made) -> dict[str, float]:
     ordered, tenth = np.sort(values), max(1, len(values) // 10)
-    return {
+    validated = {} if made.validation is None else {"validation_mean": made.validation}
+    return validated | {
         "train_loss": float(2.3 * np.exp(-number / made.speed / 2) + 0.4),
         "mean": float(values.mean()),
         "std": float(values.std()),

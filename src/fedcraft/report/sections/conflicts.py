@@ -51,7 +51,14 @@ def cosine_grid(run: RunData) -> pd.DataFrame | None:
         index="layer", columns="round", values="min_cosine", aggfunc="min", sort=False
     )
     layers = [layer for layer in grid.index if layer != _WHOLE]
-    return grid.loc[[*layers, *([_WHOLE] if _WHOLE in grid.index else [])]].sort_index(axis=1)
+    whole = [_WHOLE] if _WHOLE in grid.index else []
+    return grid.loc[[*layers, *whole]].rename(index=_layer_name).sort_index(axis=1)
+
+
+def _layer_name(layer: object) -> str:
+    if layer == _WHOLE:
+        return "whole model"
+    return f"layer {layer}" if str(layer).isdigit() else str(layer)
 
 
 def _view(entry: Entry) -> dict[str, Any]:

@@ -36,8 +36,8 @@ def rate_grid(entry: Entry) -> pd.DataFrame | None:
 
 def learning_rates(problem: Problem) -> dict[str, Any] | None:
     """A grid of final means for every method that was run at several learning rates."""
-    grids = {entry.name: rate_grid(entry) for entry in problem.entries}
-    drawn = {method: _cells(grid) for method, grid in grids.items() if grid is not None}
+    grids = [(entry, rate_grid(entry)) for entry in problem.entries]
+    drawn = {entry.name: _cells(entry, grid) for entry, grid in grids if grid is not None}
     return {"grids": drawn} if drawn else None
 
 
@@ -77,8 +77,13 @@ def labels(problem: Problem) -> dict[str, Any] | None:
     }
 
 
-def _cells(grid: pd.DataFrame) -> dict[str, Any]:
+def _cells(entry: Entry, grid: pd.DataFrame) -> dict[str, Any]:
+    chosen = entry.chosen.config
     return {
+        "chosen": [
+            grid.index.get_loc(chosen["client_lr"]),
+            grid.columns.get_loc(chosen["server_lr"]),
+        ],
         "client_lr": [float(rate) for rate in grid.index],
         "server_lr": [float(rate) for rate in grid.columns],
         "mean": [plain(row) for row in grid.to_numpy()],

@@ -99,9 +99,9 @@ function cosineChart(host, width, problem, pick, label) {
   const most = cosineRange(problem);
   rampLegend(host, `−${most}`, `+${most}`, "linear-gradient(to right in oklab, var(--neg), var(--mid), var(--pos))");
   heatMap(host, width, {
-    rows: view.layers.map((l) => (l === "all" ? "whole model" : l)), columns: view.bins.map(String), cells: view.cosine, fill: diverging(most), label,
+    rows: view.layers, columns: view.bins.map(String), cells: view.cosine, fill: diverging(most), label,
     rowHeight: clamp(480 / view.layers.length, 9, 26), xTitle: "Round", yTitle: "Layer",
-    tip: (r, c) => ({ title: view.layers[r] === "all" ? "Whole model" : view.layers[r], rows: [{ name: "From round", value: String(view.bins[c]) }, { name: "Smallest cosine", value: short(view.cosine[r][c], 2) }] }),
+    tip: (r, c) => ({ title: view.layers[r], rows: [{ name: "From round", value: String(view.bins[c]) }, { name: "Smallest cosine", value: short(view.cosine[r][c], 2) }] }),
   });
 }
 
@@ -122,13 +122,13 @@ function ratesChart(host, width, problem, _, label) {
   const box = html("div", { class: "grids" });
   host.append(box);
   for (const m of shown) {
-    const { client_lr, server_lr, mean } = grids[m.key];
-    const cell = html("div", {}, html("h3", {}, m.label));
+    const { client_lr, server_lr, mean, chosen } = grids[m.key];
+    const room = Math.min(width, 64 + 76 * server_lr.length);
+    const cell = html("div", { style: `width: ${room}px` }, html("h3", {}, m.label));
     box.append(cell);
-    const best = mean.flat().reduce((top, v, i, all) => (finite(v) && !(all[top] >= v) ? i : top), 0);
-    heatMap(cell, Math.min(300, width), {
+    heatMap(cell, room, {
       rows: client_lr.map(String), columns: server_lr.map(String), cells: mean, label: `${m.label}: ${label}`, rowHeight: 34, most: 76,
-      fill: (v) => ramp(share(v)), text: (v) => v.toFixed(3), inverse: (v) => share(v) > 0.5, frameAt: [Math.floor(best / server_lr.length), best % server_lr.length],
+      fill: (v) => ramp(share(v)), text: (v) => v.toFixed(3), inverse: (v) => share(v) > 0.5, frameAt: chosen,
       xTitle: "Server learning rate", yTitle: "Client learning rate",
       tip: (r, c) => ({ title: `${m.label}: ${short(mean[r][c])}`, rows: [{ name: "Client lr", value: String(client_lr[r]) }, { name: "Server lr", value: String(server_lr[c]) }] }),
     });
@@ -151,7 +151,7 @@ function timingChart(host, width, problem, _, label) {
     const parts = phases.map((p, i) => ({ value: methods[m.key][p] || 0, style: looks[i], name: p }));
     const tip = parts.map((p) => ({ name: p.name, style: p.style, value: `${short(p.value)} s` }));
     if (memory[m.key]) tip.push({ name: "Peak memory", value: `${memory[m.key]} MB` });
-    return { label: m.label, style: colour(m), parts, end: `${short(sum(parts), 2)} s`, tip };
+    return { label: m.label, style: colour(m), parts, end: `${short(sum(parts))} s`, tip };
   });
   legend(host, phases.map((p, i) => [p, looks[i]]));
   barChart(host, width, { rows, label, xTitle: "Seconds per round" });

@@ -1,5 +1,6 @@
 // One tooltip for all charts: it follows the pointer, the finger and the arrow keys.
 const tooltip = document.getElementById("tooltip");
+let shownAt = 0;
 
 function showTooltip(x, y, title, rows) {
   tooltip.replaceChildren(html("b", {}, title));
@@ -12,6 +13,7 @@ function showTooltip(x, y, title, rows) {
     tooltip.append(table);
   }
   tooltip.hidden = false;
+  shownAt = scrollY;
   const box = tooltip.getBoundingClientRect();
   const left = x + 14 + box.width > innerWidth ? x - 14 - box.width : x + 14;
   tooltip.style.left = `${clamp(left, 4, Math.max(4, innerWidth - box.width - 4))}px`;
@@ -52,4 +54,4 @@ function interactive(root, width, count, find, show, leave = () => {}) {
     go(clamp(place + step, 0, count - 1));
   });
 }
-addEventListener("scroll", hideTooltip, { passive: true });
+addEventListener("scroll", () => { if (Math.abs(scrollY - shownAt) > 20) hideTooltip(); }, { passive: true });

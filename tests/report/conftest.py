@@ -1,0 +1,47 @@
+"""Made run directories, shared by the tests of the report."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from fedcraft.report import RunData, load_runs
+
+
+def _load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+_made = _load("made_runs")
+
+
+@pytest.fixture(scope="session")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five methods with two seeds, Ditto and Ditto + CRAFT over a grid of learning rates."""
+    return _made.write_comparison(tmp_path_factory.mktemp("comparison") / "runs")
+
+
+@pytest.fixture(scope="session")
+def runs(comparison: Path) -> list[RunData]:
+    return load_runs(comparison)
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> Callable[..., Path]:
+    """Write one run: ``make_run("name", method="craft", level=0.8)``."""
+
+    def write(name: str, **knobs: object) -> Path:
+        return _made.write_run(tmp_path / name, _made.Made(**knobs))
+
+    return write

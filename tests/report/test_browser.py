@@ -1,0 +1,259 @@
+"""The page in a real browser: it works, it is quiet, and it fits a phone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fedcraft.report import RunData, write_page
+
+selenium = pytest.importorskip(
+    "selenium", reason="BROWSER TEST NOT RUN: selenium is missing; pip install selenium"
+)
+from selenium import webdriver  # noqa: E402
+from selenium.webdriver.chrome.service import Service  # noqa: E402
+from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.support.ui import Select  # noqa: E402
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(
+        not (CHROMIUM and DRIVER),
+        reason="BROWSER TEST NOT RUN: no Chromium; apt-get install chromium chromium-driver",
+    ),
+]
+FLAGS = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--disable-dev-shm-usage", "--force-prefers-reduced-motion"),
+)
+Driver = webdriver.Chrome
+
+
+@pytest.fixture(scope="module")
+def page(runs: list[RunData], tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_page(runs, tmp_path_factory.mktemp("browser") / "page.html").as_uri()
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    browser = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield browser
+    browser.quit()
+
+
+@pytest.fixture
+def opened(driver: Driver, page: str) -> Driver:
+    show(driver, page, 1280, "light")
+    return driver
+
+
+def show(driver: Driver, page: str, width: int, theme: str) -> None:
+    driver.get_log("browser")
+    driver.get_log("performance")
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    media = {"features": [{"name": "prefers-color-scheme", "value": theme}]}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+    driver.get(page)
+
+
+def chart(driver: Driver, name: str) -> Any:
+    return driver.find_element(By.CSS_SELECTOR, f'[data-chart="{name}"]')
+
+
+def lines(driver: Driver) -> int:
+    return len(chart(driver, "convergence").find_elements(By.CSS_SELECTOR, "path.series"))
+
+
+def requests(driver: Driver) -> list[str]:
+    messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
+    sent = [m["params"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    return [params["request"]["url"] for params in sent]
+
+
+def assert_quiet(driver: Driver, page: str) -> None:
+    assert driver.get_log("browser") == []
+    assert [url for url in requests(driver) if url not in (page, "data:,")] == []
+
+
+def test_every_chart_is_drawn_and_the_page_is_quiet(opened: Driver, page: str) -> None:
+    figures = opened.find_elements(By.CSS_SELECTOR, "figure.chart")
+    assert len(figures) == 12
+    for figure in figures:
+        assert figure.find_elements(By.CSS_SELECTOR, "svg *"), figure.get_attribute("data-chart")
+    assert_quiet(opened, page)
+
+
+def test_the_network_log_does_record_requests(opened: Driver, page: str) -> None:
+    """The quietness above would mean nothing if the log were deaf."""
+    assert page in requests(opened)
+
+
+def test_a_method_can_be_switched_off_and_on(opened: Driver, page: str) -> None:
+    chip = opened.find_element(By.CSS_SELECTOR, '.chip[data-method="fedavg"]')
+    before = lines(opened)
+    chip.click()
+    assert chip.get_attribute("aria-pressed") == "false"
+    assert lines(opened) == before - 1
+    chip.send_keys(Keys.ENTER)
+    assert lines(opened) == before
+    chip.click()
+    opened.find_element(By.ID, "all").click()
+    assert lines(opened) == before
+    assert_quiet(opened, page)
+
+
+def test_all_methods_off_is_no_error(opened: Driver, page: str) -> None:
+    for chip in opened.find_elements(By.CSS_SELECTOR, ".chip[data-method]"):
+        chip.click()
+    assert "No method is selected" in chart(opened, "convergence").text
+    assert_quiet(opened, page)
+
+
+@pytest.mark.parametrize("metric", ["worst10", "best10", "std", "train_loss"])
+def test_the_metric_can_be_switched(opened: Driver, page: str, metric: str) -> None:
+    before = chart(opened, "convergence").get_attribute("innerHTML")
+    opened.find_element(By.CSS_SELECTOR, f'input[value="{metric}"]').send_keys(Keys.SPACE)
+    assert chart(opened, "convergence").get_attribute("innerHTML") != before
+    assert_quiet(opened, page)
+
+
+@pytest.mark.parametrize("shape", ["histogram", "ecdf"])
+def test_the_distribution_has_three_views(opened: Driver, page: str, shape: str) -> None:
+    opened.find_element(By.CSS_SELECTOR, f'input[value="{shape}"]').send_keys(Keys.SPACE)
+    drawn = chart(opened, "distribution").find_elements(By.CSS_SELECTOR, "path.series")
+    assert len(drawn) == 7
+    assert_quiet(opened, page)
+
+
+def test_the_conflict_view_follows_its_method(opened: Driver, page: str) -> None:
+    select = Select(opened.find_element(By.CSS_SELECTOR, '[data-control="conflict"] select'))
+    assert select.first_selected_option.text == "CRAFT"
+    before = chart(opened, "cosine").get_attribute("innerHTML")
+    select.select_by_value("fedavg")
+    assert chart(opened, "cosine").get_attribute("innerHTML") != before
+    assert not chart(opened, "correction").is_displayed()
+    select.select_by_value("craft")
+    assert chart(opened, "correction").is_displayed()
+    assert chart(opened, "cosine").get_attribute("innerHTML") == before
+    assert_quiet(opened, page)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("convergence", ["Round", "CRAFT", "FedAvg", "±"]),
+        ("distribution", ["Median"]),
+        ("radar", ["Best 10 %", "Worst 10 %"]),
+        ("spread", ["Std over clients"]),
+        ("winners", ["Gain", "Lose"]),
+        ("gains", ["Client", "Difference"]),
+        ("conflicts", ["Step taken"]),
+        ("cosine", ["Smallest cosine"]),
+        ("rates", ["Server lr"]),
+        ("labels", ["samples"]),
+        ("timing", ["train", "Peak memory"]),
+    ],
+)
+def test_hovering_tells_the_numbers(opened: Driver, page: str, name: str, words: list[str]) -> None:
+    figure = chart(opened, name).find_element(By.CSS_SELECTOR, "svg")
+    opened.execute_script("arguments[0].scrollIntoView({block: 'center'})", figure)
+    ActionChains(opened).move_to_element(figure).perform()
+    tooltip = opened.find_element(By.ID, "tooltip")
+    assert tooltip.is_displayed()
+    for word in words:
+        assert word in tooltip.text
+    ActionChains(opened).move_to_element(opened.find_element(By.CSS_SELECTOR, "h1")).perform()
+    assert not tooltip.is_displayed()
+    assert_quiet(opened, page)
+
+
+def test_the_keyboard_walks_through_a_chart(opened: Driver, page: str) -> None:
+    figure = chart(opened, "convergence").find_element(By.CSS_SELECTOR, "svg")
+    tooltip = opened.find_element(By.ID, "tooltip")
+    figure.send_keys(Keys.ARROW_RIGHT)
+    assert tooltip.text.startswith("Round 0")
+    figure.send_keys(Keys.ARROW_RIGHT)
+    assert tooltip.text.startswith("Round 5")
+    figure.send_keys(Keys.ESCAPE)
+    assert not tooltip.is_displayed()
+    assert figure.get_attribute("aria-label")
+
+
+def background(driver: Driver) -> str:
+    return str(driver.execute_script("return getComputedStyle(document.body).backgroundColor"))
+
+
+def test_light_and_dark_follow_the_system_and_the_button(driver: Driver, page: str) -> None:
+    show(driver, page, 1280, "light")
+    light = background(driver)
+    show(driver, page, 1280, "dark")
+    dark = background(driver)
+    assert light != dark
+    button = driver.find_element(By.ID, "theme")
+    button.click()
+    assert background(driver) == light
+    button.click()
+    assert background(driver) == dark
+    button.click()
+    assert "Auto" in button.text
+    assert_quiet(driver, page)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 390, 768, 1280])
+def test_nothing_sticks_out_of_the_screen(
+    driver: Driver, page: str, width: int, theme: str
+) -> None:
+    show(driver, page, width, theme)
+    driver.execute_script("document.querySelectorAll('details').forEach((d) => { d.open = true })")
+    root = "const root = document.documentElement; "
+    wide, room = driver.execute_script(root + "return [root.scrollWidth, root.clientWidth]")
+    assert wide <= room <= width
+    outside = """
+      return [...document.querySelectorAll('figure.chart text')].filter((text) => {
+        const own = text.getBoundingClientRect();
+        const card = text.closest('section').getBoundingClientRect();
+        return own.left < card.left || own.right > card.right + 0.5;
+      }).map((text) => text.textContent)"""
+    assert driver.execute_script(outside) == []
+    assert_quiet(driver, page)
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_no_label_lies_on_another(driver: Driver, page: str, width: int) -> None:
+    show(driver, page, width, "light")
+    overlapping = """
+      return [...document.querySelectorAll('figure.chart svg')].flatMap((svg) => {
+        const texts = [...svg.querySelectorAll('text')];
+        const boxes = texts.map((t) => [t.textContent, t.getBoundingClientRect()]);
+        return boxes.flatMap(([name, a], i) => boxes.slice(i + 1).filter(([, b]) =>
+          Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
+          && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 5
+        ).map(([other]) => `${svg.getAttribute('aria-label')}: ${name} / ${other}`));
+      })"""
+    assert driver.execute_script(overlapping) == []
+
+
+def test_printing_shows_everything_on_white(driver: Driver, page: str) -> None:
+    show(driver, page, 390, "dark")
+    printed = driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
+    assert len(printed["data"]) > 50_000
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert background(driver) == "rgb(255, 255, 255)"
+    assert not driver.find_element(By.CSS_SELECTOR, ".chips").is_displayed()
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert_quiet(driver, page)

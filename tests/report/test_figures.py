@@ -1,0 +1,52 @@
+"""The figures are drawn from whatever the runs hold, and always the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib as mpl
+import pytest
+from PIL import Image
+
+from fedcraft.errors import InputError
+from fedcraft.report import RunData, load_runs, write_figures
+from fedcraft.report.figures import FIGURES
+
+MakeRun = Callable[..., Path]
+
+
+def test_every_figure_of_the_paper_is_written(runs: list[RunData], tmp_path: Path) -> None:
+    before = dict(mpl.rcParams)
+    files = write_figures(runs, tmp_path / "new" / "folder", formats=["png"])
+    assert {path.stem for path in files} == set(FIGURES)
+    for path in files:
+        with Image.open(path) as image:
+            assert min(image.size) > 300
+            assert len(image.convert("RGB").getcolors(1 << 24) or []) > 20
+    assert dict(mpl.rcParams) == before
+
+
+def test_formats_are_what_they_say(make_run: MakeRun, tmp_path: Path) -> None:
+    make_run("a")
+    files = write_figures(load_runs(tmp_path), tmp_path / "figures", formats=["pdf", "svg"])
+    begins = {path.suffix: path.read_bytes()[:5] for path in files}
+    assert begins == {".pdf": b"%PDF-", ".svg": b"<?xml"}
+    with pytest.raises(InputError, match="formats should be among png, pdf, svg"):
+        write_figures(load_runs(tmp_path), tmp_path, formats=["gif"])
+
+
+def test_the_same_runs_give_the_same_bytes(make_run: MakeRun, tmp_path: Path) -> None:
+    make_run("a")
+    runs = load_runs(tmp_path)
+    first = write_figures(runs, tmp_path / "one", formats=["svg"])
+    second = write_figures(runs, tmp_path / "two", formats=["svg"])
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+def test_figures_without_data_are_left_out(make_run: MakeRun, tmp_path: Path) -> None:
+    path = make_run("a", method="fedavg", diagnostics=False)
+    for name in ("clients.csv", "labels.csv"):
+        (path / name).unlink()
+    files = write_figures(load_runs(tmp_path), tmp_path / "figures", formats=["svg"])
+    assert {file.stem for file in files} == {"convergence", "std", "conflicts"}

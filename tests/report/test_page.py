@@ -1,0 +1,190 @@
+"""The page holds what the runs hold, asks nothing from the network, and trusts no name."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedcraft.errors import MissingExtraError
+from fedcraft.report import RunData, load_runs, summary, write_page
+from fedcraft.report.extras import needs
+from fedcraft.report.groups import group
+from fedcraft.report.sections.gains import client_gains
+from fedcraft.report.verdict import verdict
+
+MakeRun = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def text(runs: list[RunData], tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_page(runs, tmp_path_factory.mktemp("page") / "deep" / "page.html").read_text()
+
+
+def data_of(text: str) -> Any:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    return json.loads(found.group(1))
+
+
+def page_of(folder: Path) -> str:
+    return write_page(load_runs(folder), folder / "page.html").read_text()
+
+
+def test_the_page_names_no_other_address(text: str) -> None:
+    addresses = set(re.findall(r"\bhttps?://[^\s\"'<>]+", text))
+    assert addresses <= {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"\b(src|srcset|action)=|@import|url\(", text)
+    assert "default-src 'none'" in text
+
+
+def test_the_page_is_small(text: str) -> None:
+    assert len(text) < 500_000
+
+
+def test_unchanged_runs_give_an_unchanged_page(runs: list[RunData], tmp_path: Path) -> None:
+    first, second = (write_page(runs, tmp_path / name) for name in ("a.html", "b.html"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_every_section_is_there(text: str) -> None:
+    charts = data_of(text)[0]["charts"]
+    assert all(charts.values())
+    for name in charts:
+        assert f'id="p0-{name}"' in text
+
+
+def test_the_numbers_in_the_page_are_those_of_the_runs(text: str, runs: list[RunData]) -> None:
+    charts = data_of(text)[0]["charts"]
+    crafted = [run for run in runs if run.name == "craft"]
+    series = next(s for s in charts["convergence"]["metrics"]["mean"] if s["method"] == "craft")
+    finals = [run.final("mean") for run in crafted]
+    assert series["y"][-1] == pytest.approx(sum(finals) / 2, rel=1e-4)
+    values = next(s for s in charts["distribution"]["series"] if s["method"] == "craft")["values"]
+    assert sorted(values) == values
+    assert len(values) == 200
+    assert charts["rates"]["grids"]["ditto"]["client_lr"] == [0.01, 0.05, 0.1]
+    row, column = charts["rates"]["grids"]["ditto"]["chosen"]
+    means = charts["rates"]["grids"]["ditto"]["mean"]
+    assert means[row][column] == max(max(line) for line in means)
+    assert charts["conflicts"]["methods"]["craft"]["layers"][-1] == "whole model"
+
+
+def test_gains_pair_the_same_client_of_the_same_split(runs: list[RunData]) -> None:
+    (problem,) = group(runs)
+    craft, fedavg = problem.entry("craft"), problem.entry("fedavg")
+    assert craft is not None
+    assert fedavg is not None
+    table = client_gains(craft, fedavg).set_index(["seed", "client"])
+    for run, other in zip(craft.runs, fedavg.runs, strict=True):
+        wanted = run.client_accuracy[7] - other.client_accuracy[7]
+        assert table.loc[(run.seed, 7), "gain"] == pytest.approx(wanted)
+    assert table["gain"].is_monotonic_increasing
+
+
+def test_other_splits_are_not_compared_and_the_page_says_so(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    make_run("a", method="fedavg", seed=0)
+    make_run("b", method="craft", seed=1)
+    text = page_of(tmp_path)
+    gains = data_of(text)[0]["charts"]["gains"]
+    assert (gains["methods"], gains["unpaired"]) == ({}, ["CRAFT"])
+    assert "not made over the same split of the data: CRAFT" in text
+
+
+def test_sections_without_data_leave_a_note(make_run: MakeRun, tmp_path: Path) -> None:
+    path = make_run("a", diagnostics=False)
+    for name in ("clients.csv", "labels.csv", "metrics.jsonl", "environment.json"):
+        (path / name).unlink()
+    text = page_of(tmp_path)
+    assert not any(data_of(text)[0]["charts"].values())
+    assert text.count('<p class="absent">') >= len(data_of(text)[0]["charts"])
+    assert "No evaluation has been written yet." in text
+
+
+def test_a_running_comparison_shows_its_state_so_far(make_run: MakeRun, tmp_path: Path) -> None:
+    make_run("a", method="fedavg", written=10, state="running", level=0.5)
+    path = make_run("b", method="craft", written=25, state="running")
+    with (path / "metrics.jsonl").open("a") as stream:
+        stream.write('{"round": 26, "eva')
+    text = page_of(tmp_path)
+    assert "25 of 60 rounds" in text
+    assert '<span class="badge running">running</span>' in text
+    assert "this is the state so far" in text
+
+
+def test_names_are_text_and_never_markup(make_run: MakeRun, tmp_path: Path) -> None:
+    path = make_run("a")
+    with (path / "config.toml").open("a") as stream:
+        stream.write('label = "</script><img src=x onerror=alert(1)>"\n')
+    text = page_of(tmp_path)
+    assert "<img" not in text
+    assert text.count("</script>") == 2
+    assert data_of(text)[0]["methods"][0]["label"] == "</script><img src=x onerror=alert(1)>"
+
+
+def test_not_a_number_becomes_a_gap(make_run: MakeRun, tmp_path: Path) -> None:
+    path = make_run("a", rounds=10)
+    with (path / "metrics.jsonl").open("a") as stream:
+        stream.write('{"round": 11, "evaluation": {"mean": NaN, "train_loss": null}}\n')
+    text = page_of(tmp_path)
+    assert "NaN" not in json.dumps(data_of(text))
+
+
+def test_the_choice_on_validation_data_is_told_beside_the_papers(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    make_run("a", client_lr=0.01, level=0.8, validation=0.5)
+    make_run("b", client_lr=0.05, level=0.6, validation=0.7)
+    text = page_of(tmp_path)
+    assert "Mean, chosen on&nbsp;test" in text
+    table = summary(load_runs(tmp_path))
+    assert table.loc[0, "mean_on_test"] > table.loc[0, "mean"]
+
+
+def test_the_page_shows_no_path_of_the_disk(comparison: Path, text: str) -> None:
+    assert str(comparison) not in text
+    assert "craft-s0" in text
+
+
+def words(folder: Path) -> str:
+    runs = load_runs(folder)
+    (problem,) = group(runs)
+    return verdict(problem, summary(runs))
+
+
+def test_the_verdict_names_the_winners(make_run: MakeRun, tmp_path: Path) -> None:
+    for name, level in (("fedavg", 0.5), ("craft", 0.7)):
+        for seed in (0, 1):
+            make_run(f"{name}{seed}", method=name, level=level, seed=seed)
+    text = words(tmp_path)
+    assert text.startswith("CRAFT has the best mean accuracy")
+    assert "It also has the best worst tenth" in text
+    assert re.search(r"passed the runner-up's final mean after round \d+", text)
+
+
+def test_the_verdict_is_no_surer_than_the_numbers(make_run: MakeRun, tmp_path: Path) -> None:
+    make_run("a", method="fedavg", level=0.5)
+    make_run("b", method="craft", level=0.7)
+    assert "One seed each" in words(tmp_path)
+    make_run("c", method="fedavg", level=0.7, seed=1)
+    make_run("d", method="craft", level=0.5, seed=1)
+    assert "may be chance" in words(tmp_path)
+
+
+def test_a_missing_extra_says_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    monkeypatch.delitem(sys.modules, "fedcraft.report.page")
+    with pytest.raises(MissingExtraError, match=r"pip install 'fedcraft\[report\]'"):
+        import fedcraft.report.page  # noqa: F401
+
+
+def test_needs_lets_other_errors_through() -> None:
+    with pytest.raises(KeyError), needs("pandas"):
+        raise KeyError

@@ -1,0 +1,138 @@
+"""Run directories are read whatever state they are in."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedcraft.errors import DataError
+from fedcraft.report import RunData, load_runs
+
+MakeRun = Callable[..., Path]
+
+
+def test_a_folder_is_searched_to_its_depth(make_run: MakeRun, tmp_path: Path) -> None:
+    make_run("deep/er/one")
+    make_run("two")
+    assert sorted(run.path.name for run in load_runs(tmp_path)) == ["one", "two"]
+
+
+def test_a_run_named_twice_is_read_once(make_run: MakeRun, tmp_path: Path) -> None:
+    path = make_run("one")
+    (tmp_path / "again").symlink_to(path)
+    assert len(load_runs([path, tmp_path, path, str(path), tmp_path / "again"])) == 1
+
+
+def test_nothing_found_says_where_it_looked(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no config\.toml was found .*" + tmp_path.name):
+        load_runs(tmp_path)
+    with pytest.raises(DataError, match="is no folder"):
+        load_runs(tmp_path / "absent")
+    with pytest.raises(DataError, match="an empty list"):
+        load_runs([])
+
+
+def test_a_sweep_file_is_no_run(make_run: MakeRun, tmp_path: Path) -> None:
+    make_run("one")
+    (tmp_path / "config.toml").write_text("rounds = [1, 2]\n")
+    assert [run.path.name for run in load_runs(tmp_path)] == ["one"]
+
+
+def test_a_broken_config_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("method = \n")
+    with pytest.raises(DataError, match=r"config\.toml should be TOML"):
+        load_runs(tmp_path)
+
+
+def test_a_torn_last_line_is_ignored(make_run: MakeRun) -> None:
+    path = make_run("one", rounds=20)
+    whole = RunData(path)
+    for name in ("metrics.jsonl", "clients.csv", "conflicts.csv"):
+        content = (path / name).read_bytes()
+        (path / name).write_bytes(content + content.splitlines()[-1][:9])
+    torn = RunData(path)
+    assert torn.rounds == whole.rounds
+    assert torn.client_accuracy.equals(whole.client_accuracy)
+    assert torn.conflicts.equals(whole.conflicts)
+
+
+@pytest.mark.parametrize("cut", [1, 40, 333, 5000])
+def test_any_cut_of_the_files_can_be_read(make_run: MakeRun, cut: int) -> None:
+    path = make_run("one", rounds=20, state="running")
+    for file in path.iterdir():
+        if file.name != "config.toml":
+            os.truncate(file, max(0, file.stat().st_size - cut))
+    run = RunData(path)
+    assert len(run.rounds) <= 21
+    assert len(run.client_accuracy) in (0, 100)
+
+
+def test_an_evaluation_being_written_is_not_shown_yet(make_run: MakeRun) -> None:
+    path = make_run("one", rounds=20, state="running")
+    before = RunData(path).client_accuracy
+    with (path / "clients.csv").open("a") as stream:
+        stream.write("25,0,test,accuracy,0.5,40\n")
+    assert RunData(path).client_accuracy.equals(before)
+
+
+def test_a_run_with_nothing_but_its_config_can_be_read(make_run: MakeRun) -> None:
+    path = make_run("one")
+    for file in path.iterdir():
+        if file.name != "config.toml":
+            file.unlink()
+    run = RunData(path)
+    assert (run.state, run.last_round, run.rounds) == ("unknown", 0, [])
+    assert run.client_accuracy.empty
+    assert run.evaluations.empty
+    assert run.labels.empty
+    assert run.split_hash is None
+
+
+def test_a_round_written_again_after_a_resume_counts_once(make_run: MakeRun) -> None:
+    path = make_run("one", rounds=20)
+    with (path / "metrics.jsonl").open("a") as stream:
+        stream.write(json.dumps({"round": 20, "evaluation": {"mean": 0.875}}) + "\n")
+    run = RunData(path)
+    assert len(run.rounds) == 21
+    assert run.final("mean") == 0.875
+
+
+def test_the_end_of_a_large_client_table_is_read_without_its_beginning(make_run: MakeRun) -> None:
+    path = make_run("one", clients=400, rounds=200)
+    assert (path / "clients.csv").stat().st_size > 2**19
+    values = RunData(path).client_accuracy
+    last = [
+        float(line.split(",")[4])
+        for line in (path / "clients.csv").read_text().splitlines()
+        if line.startswith("200,") and ",test,accuracy," in line
+    ]
+    assert values.tolist() == last
+    lines = (path / "clients.csv").read_text().splitlines(keepends=True)
+    lines[5] = "not a row at all\n"
+    (path / "clients.csv").write_text("".join(lines))
+    assert RunData(path).client_accuracy.tolist() == last
+
+
+def test_a_label_names_the_run(make_run: MakeRun) -> None:
+    path = make_run("one", method="craft")
+    with (path / "config.toml").open("a") as stream:
+        stream.write('label = "without layers"\n')
+    assert RunData(path).name == "without layers"
+
+
+def test_two_hundred_runs_are_read_in_seconds(make_run: MakeRun, tmp_path: Path) -> None:
+    first = make_run("run-0", rounds=100)
+    for i in range(1, 200):
+        shutil.copytree(first, tmp_path / f"run-{i}")
+    begin = time.perf_counter()
+    runs = load_runs(tmp_path)
+    means = [run.final("mean") for run in runs]
+    assert len(set(means)) == 1
+    assert len(runs) == 200
+    assert time.perf_counter() - begin < 8.0

@@ -1,0 +1,109 @@
+"""Tables say what the runs say, with best and second best marked."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from fedcraft.errors import InputError
+from fedcraft.report import RunData, load_runs, render, summary
+from fedcraft.report.ranks import METRICS, places
+
+MakeRun = Callable[..., Path]
+
+
+def test_the_summary_holds_the_last_evaluation_averaged_over_seeds(runs: list[RunData]) -> None:
+    table = summary(runs).set_index("method")
+    crafted = [run for run in runs if run.name == "craft"]
+    for metric in ("mean", "best10", "worst10", "std"):
+        finals = [run.rounds[-1]["evaluation"][metric] for run in crafted]
+        assert table.loc["craft", metric] == pytest.approx(sum(finals) / 2)
+    counts = [r["conflicts"]["after"] for run in crafted for r in run.rounds if "conflicts" in r]
+    assert table.loc["craft", "conflicts"] == pytest.approx(sum(counts) / len(counts))
+    assert table.loc["craft", "seeds"] == 2
+    assert table.loc["ditto", "settings"] == 9
+    assert math.isnan(table.loc["ditto", "mean_sd"])
+
+
+def test_best_and_second_best_follow_the_direction_of_the_column() -> None:
+    mean, std = METRICS[0], METRICS[3]
+    assert places(pd.Series([0.1, 0.3, 0.2]), mean) == [0, 1, 2]
+    assert places(pd.Series([0.1, 0.3, 0.2]), std) == [1, 0, 2]
+
+
+def test_what_is_written_equal_is_marked_equal() -> None:
+    mean = METRICS[0]
+    assert places(pd.Series([0.50001, 0.50002, 0.4, 0.3]), mean) == [1, 1, 2, 0]
+    assert places(pd.Series([0.5, 0.5]), mean) == [0, 0]
+    assert places(pd.Series([0.5, math.nan, 0.4]), mean) == [1, 0, 2]
+
+
+def test_markdown_marks_best_bold_and_second_best_italic(runs: list[RunData]) -> None:
+    table = summary(runs)
+    text = render(table, "md")
+    best, second = table["mean"].nlargest(2)
+    assert f"**{best:.3f}**" in text
+    assert f"_{second:.3f}_" in text
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(lines) == 2 + len(table)
+    assert len({line.count("|") for line in lines}) == 1
+
+
+def test_latex_uses_booktabs_bold_and_underline(runs: list[RunData]) -> None:
+    table = summary(runs)
+    text = render(table, "latex")
+    best, second = table["mean"].nlargest(2)
+    assert rf"\textbf{{{best:.3f}}}" in text
+    assert rf"\underline{{{second:.3f}}}" in text
+    for rule in (r"\toprule", r"\midrule", r"\bottomrule", r"CIFAR-10 \& CNN", r"\end{tabular}"):
+        assert rule in text
+    assert text.count("{") == text.count("}")
+
+
+def test_latex_puts_problems_side_by_side(make_run: MakeRun, tmp_path: Path) -> None:
+    make_run("a", method="fedavg", level=0.5)
+    make_run("b", method="craft")
+    make_run("c", method="craft", dataset="femnist", model="mlp")
+    text = render(summary(load_runs(tmp_path)), "latex")
+    rows = [line for line in text.splitlines() if line.startswith(("FedAvg", "CRAFT"))]
+    assert {row.count("&") for row in rows} == {10}
+    assert rows[0].endswith(r"-- & -- & -- & -- & -- \\")
+
+
+def test_names_cannot_break_a_table(make_run: MakeRun, tmp_path: Path) -> None:
+    path = make_run("a")
+    with (path / "config.toml").open("a") as stream:
+        stream.write('label = "50% | a_b & {x}"\n')
+    make_run("b", method="fedavg", level=0.5)
+    table = summary(load_runs(tmp_path))
+    assert r"50\% | a\_b \& \{x\}" in render(table, "latex")
+    assert r"50% \| a\_b & {x}" in render(table, "md")
+
+
+def test_csv_gives_back_the_numbers(runs: list[RunData]) -> None:
+    table = summary(runs)
+    again = pd.read_csv(io.StringIO(render(table, "csv")))
+    pd.testing.assert_frame_equal(again, table, check_dtype=False)
+
+
+def test_published_numbers_stand_beside_ours(runs: list[RunData]) -> None:
+    published = pd.DataFrame(
+        [("cifar10", "cnn", "craft", 0.722), ("cifar10", "cnn", "fedavg", 0.636)],
+        columns=["dataset", "model", "method", "mean"],
+    )
+    text = render(summary(runs), "md", reference=published)
+    assert "Mean (published)" in text
+    assert "**0.722**" in next(line for line in text.splitlines() if line.startswith("| CRAFT"))
+    assert "–" in next(line for line in text.splitlines() if line.startswith("| ConFIG"))
+
+
+def test_wrong_arguments_are_named(runs: list[RunData]) -> None:
+    with pytest.raises(InputError, match="format should be"):
+        render(summary(runs), "xlsx")
+    with pytest.raises(InputError, match="reference should have a column 'method'"):
+        render(summary(runs), "md", reference=pd.DataFrame({"mean": [0.5]}))
