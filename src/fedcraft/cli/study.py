@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -91,6 +92,15 @@ def sweep(
         Path | None, typer.Option("--out", "-o", help="Folder of the runs; runs/NAME if left out.")
     ] = None,
     jobs: Jobs = 0,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray",
+            metavar="ADDRESS",
+            help="Do the runs on a Ray cluster: HOST:PORT, auto, or local. All nodes must see the "
+            "folder of the runs.",
+        ),
+    ] = None,
     page: Page = True,
     estimate: Estimate = False,
     quiet: Quiet = False,
@@ -106,17 +116,20 @@ def sweep(
     * `client_lr = [0.01, 0.1]`
     * `seed = [1, 2, 3]`
 
-    Example: `fedcraft sweep mine.toml --jobs 2`
+    Examples:
+
+    * `fedcraft sweep mine.toml --jobs 2`
+    * `fedcraft sweep mine.toml --ray 10.0.0.1:6379 --out /shared/mine`
     """
     from fedcraft.experiments.files import parse_overrides
     from fedcraft.experiments.plan import Plan
-    from fedcraft.experiments.sweep import sweep as work
 
     plan = Plan.read(config, parse_overrides(words or []))
     if estimate:
         _print_estimate(plan.configs(), jobs, as_json)
         return
     with _bar(quiet or as_json) as bar:
+        work = _sweeper(ray)
         result = work(plan, out=out or Path("runs") / config.stem, jobs=jobs, observer=bar)
     _finish(result, page=page, quiet=quiet, as_json=as_json)
 
@@ -188,6 +201,17 @@ def reproduce(
             name, size, methods=method or (), out=folder, jobs=jobs, observer=bar, **changes
         )
     _finish_reproduction(made, folder, quiet, as_json)
+
+
+def _sweeper(ray: str | None) -> Callable[..., SweepResult]:
+    """Return what does a sweep: processes here, or a cluster."""
+    if ray is None:
+        from fedcraft.experiments.sweep import sweep as locally
+
+        return locally
+    from fedcraft.cluster import sweep as remotely
+
+    return partial(remotely, address=ray)
 
 
 @contextmanager
