@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import fnmatch
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 TESTS = Path(__file__).parent
@@ -16,31 +16,41 @@ def _called(node: ast.Call) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
-def _patterns(source: str) -> Iterator[str]:
-    """Yield the strings given to ``golden(...)``: the marker's patterns and the loader's names."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and _called(node) == "golden":
-            for argument in node.args:
-                if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
-                    yield argument.value
+def _strings(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
 
 
-def _used_patterns() -> set[str]:
-    sources = (path.read_text() for path in TESTS.rglob("test_*.py"))
-    return {pattern for source in sources for pattern in _patterns(source)}
+def _patterns(source: str) -> set[str]:
+    """Return the strings given to ``golden(...)``: the marker's patterns and the loader's names."""
+    nodes = ast.walk(ast.parse(source))
+    calls = (node for node in nodes if isinstance(node, ast.Call) and _called(node) == "golden")
+    return {text for call in calls for text in _strings(call.args)}
+
+
+def _names(source: str) -> set[str]:
+    """Return the golden files that are named in full anywhere, as in a list of cases."""
+    return set(_strings(ast.walk(ast.parse(source)))) & set(FILES)
+
+
+def _sources() -> list[str]:
+    return [path.read_text() for path in TESTS.rglob("test_*.py")]
 
 
 def test_every_golden_file_is_used_by_a_test() -> None:
-    patterns = _used_patterns()
-    unused = [f for f in FILES if not any(fnmatch.fnmatch(f, p) for p in patterns)]
+    used = {pattern for source in _sources() for pattern in _patterns(source) | _names(source)}
+    unused = [f for f in FILES if not any(fnmatch.fnmatch(f, p) for p in used)]
     assert not unused, f"no test asks for {', '.join(unused)}"
 
 
 def test_every_pattern_finds_a_golden_file() -> None:
-    stale = sorted(p for p in _used_patterns() if not fnmatch.filter(FILES, p))
+    patterns = {pattern for source in _sources() for pattern in _patterns(source)}
+    stale = sorted(p for p in patterns if p.endswith(".npz") and not fnmatch.filter(FILES, p))
     assert not stale, f"no golden file matches {', '.join(stale)}"
 
 
-def test_the_scan_sees_marker_and_loader() -> None:
-    source = 'pytest.mark.golden("a-*.npz", "b.npz")\ncase = golden("c.npz")\nother("d.npz")\n'
-    assert set(_patterns(source)) == {"a-*.npz", "b.npz", "c.npz"}
+def test_the_scan_sees_markers_loaders_and_lists() -> None:
+    source = "pytest.mark.golden('a-*.npz', 'b.npz')\ncase = golden('c.npz')\nother('d.npz')\n"
+    assert _patterns(source) == {"a-*.npz", "b.npz", "c.npz"}
+    assert _names(f"CASES = [({FILES[0]!r}, 1e-3), ('e.npz', 1e-3)]") == {FILES[0]}

@@ -55,5 +55,9 @@ def joint_grams(cohort: Cohort, earlier: Tensor | None) -> Tensor:
     """Gram matrices by layer of this round's rows followed by the earlier ones."""
     if earlier is None:
         return cohort.grams
-    both = torch.cat([cohort.matrix, earlier.to(cohort.matrix)])
-    return block_grams(both, cohort.layout.slices)
+    rows, slices = earlier.to(cohort.matrix), cohort.layout.slices
+    blocks = [cohort.matrix[:, block] @ rows[:, block].T for block in slices]
+    across = torch.stack(blocks).to("cpu", torch.float64)
+    upper = torch.cat([cohort.grams, across], dim=2)
+    lower = torch.cat([across.transpose(1, 2), block_grams(rows, slices)], dim=2)
+    return torch.cat([upper, lower], dim=1)

@@ -128,9 +128,6 @@ class FedMDFG(Aggregator):
 
     def _remember(self, hull: _Hull, point: Combination, factor: float) -> None:
         cohort, live = hull.cohort, hull.live
-        rows = cohort.matrix[live.to(cohort.matrix.device)] * hull.even.unsqueeze(-1).to(
-            cohort.matrix
-        )
         ids = [cohort.client_ids[index] for index in live.tolist()]
         search = {
             "clients": ids,
@@ -140,7 +137,8 @@ class FedMDFG(Aggregator):
             "changed": hull.absent is not None,
             "scale": factor,
         }
-        self._memory = {**self._memory, **Uploads().add(ids, rows, 0).dump(), "search": search}
+        stored = Uploads.received(ids, hull.even_rows(), 0).dump()
+        self._memory = {**self._memory, **stored, "search": search}
 
     def line_search(self, evaluate: Callable[[float], Sequence[float]], rate: float) -> float:
         """Return the step length for the last direction, found by halving.
@@ -193,6 +191,13 @@ class _Hull:
         length = point.length()
         cosines = kernel @ weights / (kernel.diagonal().clamp(min=_TINY).sqrt() * length)
         return point, rescale_factor(length, self._mean().length(), cosines)
+
+    def even_rows(self) -> Tensor:
+        """The live rows at their mean length: a new matrix."""
+        rows = self.cohort.matrix
+        if len(self.live) < len(rows):
+            rows = rows[self.live.to(rows.device)]
+        return rows * self.even.unsqueeze(-1).to(rows)
 
     def _mean(self) -> Combination:
         coefficients = torch.zeros_like(self.cohort.weights)

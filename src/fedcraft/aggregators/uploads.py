@@ -24,6 +24,13 @@ class Uploads:
     rows: Tensor | None = None  # (len(ids), d)
 
     @classmethod
+    def received(cls, ids: Sequence[ClientId], rows: Tensor, round_number: int) -> Uploads:
+        """Hold a round's uploads, without a copy: the rows must stay as they are."""
+        if rows.is_meta:
+            raise InputError("updates: this rule keeps earlier uploads, so they must be in memory")
+        return cls(tuple(ids), (round_number,) * len(ids), rows)
+
+    @classmethod
     def load(cls, state: Mapping[str, Any]) -> Uploads:
         """Read what ``dump`` wrote; nothing gives an empty store."""
         rows = state.get("upload_rows")
@@ -39,11 +46,9 @@ class Uploads:
 
     def add(self, ids: Sequence[ClientId], rows: Tensor, round_number: int) -> Uploads:
         """Store a round's uploads (copied) in place of those clients' earlier ones."""
-        if rows.is_meta:
-            raise InputError("updates: this rule keeps earlier uploads, so they must be in memory")
-        kept = self.without(ids)
+        new, kept = Uploads.received(ids, rows, round_number), self.without(ids)
         both = rows.clone() if kept.rows is None else torch.cat([kept.rows.to(rows), rows])
-        return Uploads((*kept.ids, *ids), (*kept.rounds, *[round_number] * len(ids)), both)
+        return Uploads(kept.ids + new.ids, kept.rounds + new.rounds, both)
 
     def without(self, ids: Collection[ClientId]) -> Uploads:
         """Leave these clients out."""
