@@ -25,6 +25,7 @@ __all__ = [
     "FedcraftError",
     "Layout",
     "Method",
+    "ServerOptimizer",
     "Step",
     "Updates",
     "__version__",
@@ -35,6 +36,7 @@ __all__ = [
     "methods",
     "resume",
     "run",
+    "server_optimizer",
     "sweep",
 ]
 

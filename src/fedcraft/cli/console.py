@@ -12,7 +12,14 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
-from fedcraft.errors import ConfigError, DataError, FedcraftError, InputError, MissingExtraError
+from fedcraft.errors import (
+    ConfigError,
+    DataError,
+    FedcraftError,
+    InputError,
+    MissingExtraError,
+    NonFiniteError,
+)
 
 __all__ = ["Code", "Group", "Json", "Quiet", "error_console", "out_console", "print_json"]
 
@@ -81,4 +88,5 @@ def _explain(error: FedcraftError) -> Code:
         return Code.INTERRUPTED
     console.print("error:", style="bold red", end=" ")
     console.print(str(error), markup=False)
-    return Code.BAD_CONFIG if isinstance(error, _CANNOT_START) else Code.FAILED
+    never_began = isinstance(error, _CANNOT_START) and not isinstance(error, NonFiniteError)
+    return Code.BAD_CONFIG if never_began else Code.FAILED

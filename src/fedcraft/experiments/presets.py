@@ -53,6 +53,14 @@ _TINY: dict[str, Any] = {
     "evaluate_every": 1,
     "diagnostics_every": 1,
 }
+_TINY_MODELS: dict[str, dict[str, Any]] = {
+    "mlp": {},
+    "cnn": {"samples": 240},
+    **dict.fromkeys(
+        ("resnet20", "resnet56", "resnet110"),
+        {"samples": 80, "clients": 4, "clients_per_round": 2},
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,7 @@ class Preset:
             return {}
         if scale == "small":
             return self.small
-        return _TINY if self.base["dataset"] == "femnist" else _TINY | {"samples": 300}
+        return _TINY | _TINY_MODELS[self.base["model"]]
 
     def _chosen(self, methods: Sequence[str]) -> tuple[Keys, ...]:
         names = {str(v.get("label", v["method"])): v for v in self.variants}

@@ -75,10 +75,25 @@ def resume(directory: str | Path, *, callbacks: Iterable[engine.Callback] = ()) 
         build_model(config, federation.dataset),
         build_settings(config),
         result.directory,
-        callbacks=(*trackers(config, result.directory), *callbacks),
+        callbacks=(_Settle(config), *trackers(config, result.directory), *callbacks),
         resume=True,
     )
     return Result(result.directory)
+
+
+class _Settle(engine.Callback):
+    """Writes down the executor that ``auto`` chose, if its arithmetic is not everybody's.
+
+    ``serial`` and ``processes`` give the same bits; a repetition must not choose otherwise.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def on_start(self, info: engine.RunInfo) -> None:
+        chosen_here = self._config.executor == "auto" and info.executor == "vectorized"
+        if chosen_here and info.directory is not None:
+            write_config(self._config.but(executor=info.executor), info.directory / CONFIG_FILE)
 
 
 def _free(wanted: Path) -> Path:

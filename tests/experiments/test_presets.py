@@ -1,0 +1,104 @@
+"""Every experiment of the paper is there, says what the paper says, and runs at a tiny scale."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedcraft.errors import ConfigError
+from fedcraft.experiments.estimate import estimate
+from fedcraft.experiments.presets import METHODS, SCALES, preset, presets
+from fedcraft.experiments.published import TABLES
+from fedcraft.experiments.run import run
+
+DEEP = ("resnet20", "resnet56", "resnet110")
+NAMES = list(presets())
+
+
+def test_every_table_and_figure_has_a_preset() -> None:
+    tables = {f"table-{d}-{m}" for d in ("cifar10", "cifar100") for m in ("cnn", *DEEP)}
+    figures = {"ditto-cifar10", "ditto-cifar100", "seeds-cifar10-cnn", "seeds-cifar100-cnn"}
+    own = {"ablation-femnist", "ablation-cifar10-cnn"}
+    assert set(NAMES) == tables | figures | own | {"table-femnist", "history"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_run_of_every_preset_is_a_valid_configuration(name: str, scale: str) -> None:
+    configs = preset(name).plan(scale).configs()
+    assert configs
+    labels = {config.name for config in configs}
+    assert len(labels) == len(preset(name).variants)
+
+
+@pytest.mark.parametrize(
+    ("name", "clients", "active", "batch"),
+    [
+        ("table-femnist", 1000, 10, 50),
+        ("table-cifar10-cnn", 100, 10, 50),
+        ("table-cifar100-resnet110", 1000, 100, 20),
+    ],
+)
+def test_paper_scale_is_the_protocol_of_appendix_c(
+    name: str, clients: int, active: int, batch: int
+) -> None:
+    configs = preset(name).plan("paper").configs()
+    assert len(configs) == len(METHODS) * 4 * 3
+    for config in configs:
+        assert (config.clients, config.clients_per_round, config.batch_size) == (
+            clients,
+            active,
+            batch,
+        )
+        assert (config.rounds, config.lr_decay, config.local_epochs) == (500, 0.999, 1)
+        assert config.train_fraction == 0.8
+        if config.dataset != "femnist":
+            assert (config.partition, config.alpha, config.min_size) == ("dirichlet", 0.1, 20)
+
+
+def test_published_tables_have_all_methods() -> None:
+    assert len(TABLES) == 9
+    assert all(set(table) == set(METHODS) for table in TABLES.values())
+    assert TABLES["femnist-mlp"]["craft"] == (0.706, 0.878, 0.474, 0.115)
+    assert all(0 <= v <= 1 for table in TABLES.values() for row in table.values() for v in row)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_preset_runs_at_a_tiny_scale(name: str, tmp_path: Path, offline: Path) -> None:
+    configs = preset(name).plan("tiny").configs()
+    enough = {"mlp": len(configs), "cnn": 2}.get(configs[0].model, 1)
+    chosen = configs[-enough:]
+    for number, config in enumerate(chosen):
+        result = run(config, out=tmp_path / str(number), workers=1)
+        assert result.done
+        assert 0 <= result.final("mean") <= 1
+
+
+def test_estimate_grows_with_the_plan(offline: Path) -> None:
+    configs = preset("table-femnist").plan("tiny").configs()
+    one, all_ = estimate(configs[:1], jobs=1), estimate(configs, jobs=1)
+    assert all_.runs == len(METHODS)
+    assert all_.seconds > one.seconds > 0
+    assert estimate(configs, jobs=2).memory_mb > all_.memory_mb > 100
+
+
+def test_unknown_experiment_is_told_its_neighbour() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'table-femnist'"):
+        preset("table-femnits")
+
+
+def test_method_that_is_not_in_the_preset_is_told() -> None:
+    with pytest.raises(ConfigError, match="'ditto'"):
+        preset("table-femnist").plan("tiny", ["ditto"])
+
+
+def test_missing_data_are_told_before_the_first_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedcraft.errors import DataError
+
+    monkeypatch.setenv("FEDCRAFT_DATA", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("FEDCRAFT_OFFLINE", "1")
+    with pytest.raises(DataError, match="cifar10"):
+        estimate(preset("table-cifar10-cnn").plan("tiny").configs()[:1])
