@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from fedcraft.data import Client
 from fedcraft.data.batches import tensors_of
+from fedcraft.engine.scratch import scratch_model
 from fedcraft.errors import InputError
 from fedcraft.flower import keys
 from fedcraft.flower.arrays import Wire
 from fedcraft.flower.memory import ContextMemory, DirectoryMemory, Memory
 from fedcraft.local import ClientData, LocalObjective, LocalResult, LocalTask, SeedAddress
-from fedcraft.models import FlatModel
 
 __all__ = ["ClientSplits", "Recipe", "Visit"]
 
@@ -46,7 +46,7 @@ class Visit:
         self.asked = {**recipe.defaults, **_config(content)}
         self.broadcast = _broadcast(content)
         self.first = content.array_records.get(keys.INITIAL)
-        self.model = FlatModel(recipe.model_fn(context))
+        self.model = scratch_model(recipe.model_fn(context))
         self.wire = Wire.of(self.broadcast, model=self.model.module)
         self.objective = recipe.objective_fn(context)
         self.data = recipe.data_fn(context)

@@ -1,0 +1,41 @@
+"""All methods side by side, each in a thread with a strategy and a run directory of its own."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from flwr.app import ArrayRecord, ConfigRecord, Context
+from flwr.serverapp import Grid, ServerApp
+
+from agreement.task import CLIENT_LR, CLIENTS, SEED, model
+from fedcraft.flower import Strategy
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    methods = str(context.run_config["methods"]).split()
+
+    def train(method: str) -> None:
+        strategy = Strategy(
+            method,
+            model=model(),
+            client_lr=CLIENT_LR,
+            seed=SEED,
+            min_available_nodes=CLIENTS,
+            min_train_nodes=CLIENTS,
+            min_evaluate_nodes=CLIENTS,
+            evaluate_every=0,
+            run_dir=f"{context.run_config['out']}/{method}",
+            one_thread=True,
+        )
+        strategy.start(
+            grid,
+            ArrayRecord(model().state_dict()),
+            num_rounds=int(context.run_config["rounds"]),
+            timeout=300,
+            train_config=ConfigRecord({"method": method}),
+            evaluate_config=ConfigRecord({"method": method}),
+        )
+
+    with ThreadPoolExecutor(len(methods)) as threads:
+        list(threads.map(train, methods))
