@@ -109,7 +109,7 @@ def test_sections_without_data_leave_a_note(make_run: MakeRun, tmp_path: Path) -
 
 
 def test_a_running_comparison_shows_its_state_so_far(make_run: MakeRun, tmp_path: Path) -> None:
-    make_run("a", method="fedavg", written=10, state="running", level=0.5)
+    make_run("a", method="fedavg", written=25, state="running", level=0.5)
     path = make_run("b", method="craft", written=25, state="running")
     with (path / "metrics.jsonl").open("a") as stream:
         stream.write('{"round": 26, "eva')
@@ -117,6 +117,8 @@ def test_a_running_comparison_shows_its_state_so_far(make_run: MakeRun, tmp_path
     assert "25 of 60 rounds" in text
     assert '<span class="badge running">running</span>' in text
     assert "this is the state so far" in text
+    make_run("c", method="fedavgm", written=10, state="running")
+    assert "at different rounds (10 to 25)" in page_of(tmp_path)
 
 
 def test_names_are_text_and_never_markup(make_run: MakeRun, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
     """The objects of a JSON-lines file, without a torn last line."""
-    lines = _whole_lines(_read(path)).splitlines()
+    lines = _whole_lines(_read(path)).decode("utf-8", "replace").split("\n")
     return [record for line in lines if (record := _parse(line)) is not None]
 
 
@@ -80,7 +80,7 @@ def _whole_lines(content: bytes) -> bytes:
     return content[: content.rfind(b"\n") + 1]
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
+def _parse(line: str) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
     except ValueError:

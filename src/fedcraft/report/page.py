@@ -41,7 +41,11 @@ _CHARTS = {
     "labels": sections.labels,
     "timing": sections.timing,
 }
-_SCRIPTS = ("core", "tooltip", "lines", "bars", "heat", "radar", "clients", "charts", "page")
+_STYLES = ("theme", "layout", "charts", "media")
+_SCRIPTS = (
+    *("core", "tooltip", "lines", "bars", "heat", "radar", "clients"),
+    *("charts", "diagnostics", "page"),
+)
 
 
 def write_page(runs: Iterable[RunData], path: str | os.PathLike[str]) -> Path:
@@ -63,7 +67,7 @@ def page(runs: Sequence[RunData]) -> str:
         metrics=METRICS,
         colours=COLOURS,
         dark_colours=DARK_COLOURS,
-        css=_asset("page.css"),
+        css="\n".join(_asset(f"css/{name}.css") for name in _STYLES),
         js="\n".join(_asset(f"js/{name}.js") for name in _SCRIPTS),
         as_of=_as_of(runs),
         version=fedcraft.__version__,

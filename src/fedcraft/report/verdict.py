@@ -54,6 +54,9 @@ def _tail(ranked: pd.DataFrame) -> str:
 
 def _caution(problem: Problem, ranked: pd.DataFrame) -> str:
     """What a careful reader would object: unfinished runs, one seed, a gap within the noise."""
+    if ranked["rounds"].nunique() > 1:
+        few, many = ranked["rounds"].min(), ranked["rounds"].max()
+        return f"The methods stand at different rounds ({few} to {many}): no fair comparison yet."
     if (ranked["state"] == "running").any():
         return "Some runs are still going on: this is the state so far."
     first, second = ranked.iloc[0], ranked.iloc[1]

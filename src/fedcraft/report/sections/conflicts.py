@@ -35,7 +35,8 @@ def conflicts(problem: Problem) -> dict[str, Any] | None:
     drawn = {method: view for method, view in views.items() if view}
     if not drawn:
         return None
-    return {"stages": STAGES, "methods": drawn}
+    longest = max(len(view.get("rounds", ())) for view in drawn.values())
+    return {"stages": STAGES, "smoothed": longest >= 2 * _SMOOTH_POINTS, "methods": drawn}
 
 
 def cosine_grid(run: RunData) -> pd.DataFrame | None:

@@ -3,42 +3,91 @@ const BINS = 20;
 
 function histogram(values, low = 0, high = 1) {
   const counts = new Array(BINS).fill(0);
-  for (const v of values) counts[clamp(Math.floor(((v - low) / (high - low)) * BINS), 0, BINS - 1)] += 1;
+  for (const v of values)
+    counts[clamp(Math.floor(((v - low) / (high - low)) * BINS), 0, BINS - 1)] += 1;
   return counts.map((count) => (100 * count) / values.length);
 }
 
 function quantile(sorted, share) {
-  const at = share * (sorted.length - 1), below = Math.floor(at);
+  const at = share * (sorted.length - 1),
+    below = Math.floor(at);
   return sorted[below] + (at - below) * ((sorted[below + 1] ?? sorted[below]) - sorted[below]);
 }
 
 function rowsChart(host, width, series, label) {
-  if (!series.length) { host.append(html("p", { class: "absent" }, "No method is selected.")); return; }
+  if (!series.length) {
+    host.append(html("p", { class: "absent" }, "No method is selected."));
+    return;
+  }
   const names = Math.max(...series.map((s) => textWidth(s.label, true))) + 14;
-  const rise = series.length > 8 ? 44 : width > 620 ? 62 : 54, top = 8, bottom = top + series.length * rise;
+  const rise = series.length > 8 ? 44 : width > 620 ? 62 : 54,
+    top = 8,
+    bottom = top + series.length * rise;
   const root = canvas(host, width, bottom + 42, label);
   const x = linear(0, 1, names, width - 12);
   const shares = series.map((s) => histogram(s.values));
   const high = linear(0, Math.max(...shares.flat()), 0, rise - 12);
   for (const value of ticks(0, 1, width > 500 ? 10 : 5)) {
     root.append(svg("line", { x1: x(value), x2: x(value), y1: top, y2: bottom, class: "grid" }));
-    root.append(svg("text", { x: x(value), y: bottom + 16, "text-anchor": "middle", class: "tick" }, value.toFixed(1)));
+    root.append(
+      svg(
+        "text",
+        { x: x(value), y: bottom + 16, "text-anchor": "middle", class: "tick" },
+        value.toFixed(1),
+      ),
+    );
   }
-  root.append(svg("text", { x: x(0.5), y: bottom + 36, "text-anchor": "middle", class: "title" }, "Test accuracy of a client"));
+  root.append(
+    svg(
+      "text",
+      { x: x(0.5), y: bottom + 36, "text-anchor": "middle", class: "title" },
+      "Test accuracy of a client",
+    ),
+  );
   series.forEach((s, i) => {
     const base = top + (i + 1) * rise;
     shares[i].forEach((share, bin) => {
-      if (share) root.append(svg("rect", { x: x(bin / BINS) + 0.5, width: x(1 / BINS) - x(0) - 1, y: base - high(share), height: high(share), class: "fill crisp", style: s.style }));
+      if (share)
+        root.append(
+          svg("rect", {
+            x: x(bin / BINS) + 0.5,
+            width: x(1 / BINS) - x(0) - 1,
+            y: base - high(share),
+            height: high(share),
+            class: "fill crisp",
+            style: s.style,
+          }),
+        );
     });
     const middle = quantile(s.values, 0.5);
     root.append(svg("line", { x1: x(0), x2: x(1), y1: base, y2: base, class: "axis" }));
-    root.append(svg("path", { d: `M${x(middle)},${base}v-13`, stroke: "var(--panel)", "stroke-width": 5 }));
-    root.append(svg("path", { d: `M${x(middle)},${base}v-12`, stroke: "var(--ink)", "stroke-width": 2 }));
-    root.append(svg("text", { x: names - 12, y: base - 8, "text-anchor": "end", class: "name", style: s.style }, s.label));
+    root.append(
+      svg("path", { d: `M${x(middle)},${base}v-13`, stroke: "var(--panel)", "stroke-width": 5 }),
+    );
+    root.append(
+      svg("path", { d: `M${x(middle)},${base}v-12`, stroke: "var(--ink)", "stroke-width": 2 }),
+    );
+    root.append(
+      svg(
+        "text",
+        { x: names - 12, y: base - 8, "text-anchor": "end", class: "name", style: s.style },
+        s.label,
+      ),
+    );
   });
   const find = (_, py) => (py < top || py >= bottom ? -1 : Math.floor((py - top) / rise));
-  const rows = (s) => [["90 % above", 0.1], ["Median", 0.5], ["10 % above", 0.9]].map(([name, q]) => ({ name, value: short(quantile(s.values, q)) }));
-  interactive(root, width, series.length, find, (i) => ({ x: x(quantile(series[i].values, 0.5)), y: top + i * rise + 14, title: series[i].label, rows: rows(series[i]) }));
+  const rows = (s) =>
+    [
+      ["90 % above", 0.1],
+      ["Median", 0.5],
+      ["10 % above", 0.9],
+    ].map(([name, q]) => ({ name, value: short(quantile(s.values, q)) }));
+  interactive(root, width, series.length, find, (i) => ({
+    x: x(quantile(series[i].values, 0.5)),
+    y: top + i * rise + 14,
+    title: series[i].label,
+    rows: rows(series[i]),
+  }));
 }
 
 function gainsChart(host, width, gains, label, names) {
@@ -50,17 +99,38 @@ function gainsChart(host, width, gains, label, names) {
   frame.x = linear(0, count, frame.left, frame.right);
   frame.y = linear(low, high || 1, frame.bottom, frame.top);
   const root = canvas(host, width, height, label);
-  axes(root, frame, { floor: false, xTitle: `${count} clients, sorted`, yTitle: `Accuracy, ${names.method} minus ${names.baseline}`, yText: (v) => (v > 0 ? "+" : "") + tickText(yTicks)(v) });
+  axes(root, frame, {
+    floor: false,
+    xTitle: `${count} clients, sorted`,
+    yTitle: `Accuracy, ${names.method} minus ${names.baseline}`,
+    yText: (v) => (v > 0 ? "+" : "") + tickText(yTicks)(v),
+  });
   const thin = (frame.right - frame.left) / count;
   gains.gain.forEach((gain, i) => {
     const y = Math.min(frame.y(gain), frame.y(0));
     const style = `--c: var(${gain < 0 ? "--neg" : "--pos"})`;
-    root.append(svg("rect", { x: frame.x(i), width: Math.max(0.6, thin - (thin > 5 ? 1 : 0)), y, height: Math.abs(frame.y(gain) - frame.y(0)), class: "fill crisp", style }));
+    root.append(
+      svg("rect", {
+        x: frame.x(i),
+        width: Math.max(0.6, thin - (thin > 5 ? 1 : 0)),
+        y,
+        height: Math.abs(frame.y(gain) - frame.y(0)),
+        class: "fill crisp",
+        style,
+      }),
+    );
   });
-  root.append(svg("line", { x1: frame.left, x2: frame.right, y1: frame.y(0), y2: frame.y(0), class: "axis" }));
-  const find = (px) => (px < frame.left || px > frame.right ? -1 : clamp(Math.floor((px - frame.left) / thin), 0, count - 1));
+  root.append(
+    svg("line", { x1: frame.left, x2: frame.right, y1: frame.y(0), y2: frame.y(0), class: "axis" }),
+  );
+  const find = (px) =>
+    px < frame.left || px > frame.right
+      ? -1
+      : clamp(Math.floor((px - frame.left) / thin), 0, count - 1);
   const show = (i) => ({
-    x: frame.x(i + 0.5), y: frame.top + 30, title: `Client ${gains.client[i]}`,
+    x: frame.x(i + 0.5),
+    y: frame.top + 30,
+    title: `Client ${gains.client[i]}`,
     rows: [
       { name: names.baseline, value: short(gains.baseline[i]) },
       { name: names.method, value: short(gains.baseline[i] + gains.gain[i]) },

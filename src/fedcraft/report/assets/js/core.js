@@ -48,7 +48,8 @@ function ticks(low, high, wanted) {
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = power * ([1, 2, 2.5, 5, 10].find((factor) => factor * power >= raw * 0.999) || 10);
   const found = [];
-  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-6; k++) found.push(+(k * step).toPrecision(12));
+  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-6; k++)
+    found.push(+(k * step).toPrecision(12));
   return found;
 }
 
@@ -60,7 +61,8 @@ function tickText(values) {
 function extent(values, padding = 0.05) {
   const known = values.filter(finite);
   if (!known.length) return [0, 1];
-  const low = Math.min(...known), high = Math.max(...known);
+  const low = Math.min(...known),
+    high = Math.max(...known);
   const room = (high - low || Math.abs(high) || 1) * padding;
   return [low - room, high + room];
 }
@@ -87,7 +89,8 @@ function clip(text, letters) {
 function wrap(text, letters) {
   const lines = [];
   for (const word of text.split(" ")) {
-    if (lines.length && (lines.at(-1) + word).length < letters) lines.push(`${lines.pop()} ${word}`);
+    if (lines.length && (lines.at(-1) + word).length < letters)
+      lines.push(`${lines.pop()} ${word}`);
     else lines.push(word);
   }
   return lines;

@@ -1,6 +1,8 @@
 // Heat maps. Colours are mixed in CSS from the theme's own, so that they turn with light and dark.
-const ramp = (share) => `color-mix(in oklab, var(--seq) ${(100 * clamp(share, 0, 1)).toFixed(0)}%, var(--mid))`;
-const diverging = (most) => (value) => `color-mix(in oklab, var(${value < 0 ? "--neg" : "--pos"}) ${(100 * clamp(Math.abs(value) / most, 0, 1)).toFixed(0)}%, var(--mid))`;
+const ramp = (share) =>
+  `color-mix(in oklab, var(--seq) ${(100 * clamp(share, 0, 1)).toFixed(0)}%, var(--mid))`;
+const diverging = (most) => (value) =>
+  `color-mix(in oklab, var(${value < 0 ? "--neg" : "--pos"}) ${(100 * clamp(Math.abs(value) / most, 0, 1)).toFixed(0)}%, var(--mid))`;
 
 // options: rows, columns (names), cells [[value]], fill(value), text(value) or null, tip(r, c),
 // xTitle, yTitle, label, rowHeight, frameAt [r, c], inverse(value): text is drawn in the panel's colour.
@@ -8,31 +10,75 @@ function heatMap(host, width, options) {
   const { rows, columns, cells } = options;
   const wide = width > 620;
   const letters = wide ? 26 : 12;
-  const names = Math.min(Math.max(...rows.map((r) => textWidth(clip(r, letters)))) + 10, width * 0.42);
-  const rise = options.rowHeight || 24, top = 24, bottom = top + rows.length * rise;
+  const names = Math.min(
+    Math.max(...rows.map((r) => textWidth(clip(r, letters)))) + 10,
+    width * 0.42,
+  );
+  const rise = options.rowHeight || 24,
+    top = 24,
+    bottom = top + rows.length * rise;
   const step = Math.min((width - names - 8) / columns.length, options.most || Infinity);
   const root = canvas(host, width, bottom + 42, options.label);
   rows.forEach((row, r) => {
-    root.append(svg("text", { x: names - 7, y: top + (r + 0.5) * rise + 4, "text-anchor": "end", class: "tick" }, clip(row, letters)));
-    columns.forEach((_, c) => drawCell(root, cells[r][c], names + c * step, top + r * rise, step, rise, options));
+    root.append(
+      svg(
+        "text",
+        { x: names - 7, y: top + (r + 0.5) * rise + 4, "text-anchor": "end", class: "tick" },
+        clip(row, letters),
+      ),
+    );
+    columns.forEach((_, c) =>
+      drawCell(root, cells[r][c], names + c * step, top + r * rise, step, rise, options),
+    );
   });
-  const every = Math.max(1, Math.ceil((Math.max(...columns.map((c) => textWidth(c))) + (options.text ? 6 : 20)) / step));
+  const every = Math.max(
+    1,
+    Math.ceil((Math.max(...columns.map((c) => textWidth(c))) + (options.text ? 6 : 20)) / step),
+  );
   columns.forEach((column, c) => {
     if (c % every) return;
-    root.append(svg("text", { x: names + (c + 0.5) * step, y: bottom + 16, "text-anchor": "middle", class: "tick" }, column));
+    root.append(
+      svg(
+        "text",
+        { x: names + (c + 0.5) * step, y: bottom + 16, "text-anchor": "middle", class: "tick" },
+        column,
+      ),
+    );
   });
-  root.append(svg("text", { x: names + (step * columns.length) / 2, y: bottom + 36, "text-anchor": "middle", class: "title" }, options.xTitle));
+  root.append(
+    svg(
+      "text",
+      {
+        x: names + (step * columns.length) / 2,
+        y: bottom + 36,
+        "text-anchor": "middle",
+        class: "title",
+      },
+      options.xTitle,
+    ),
+  );
   root.append(svg("text", { x: 0, y: 13, class: "title" }, options.yTitle));
   if (options.frameAt) {
     const [r, c] = options.frameAt;
-    root.append(svg("rect", { x: names + c * step + 1, y: top + r * rise + 1, width: step - 2, height: rise - 2, rx: 3, class: "frame" }));
+    root.append(
+      svg("rect", {
+        x: names + c * step + 1,
+        y: top + r * rise + 1,
+        width: step - 2,
+        height: rise - 2,
+        rx: 3,
+        class: "frame",
+      }),
+    );
   }
   const find = (px, py) => {
-    const c = Math.floor((px - names) / step), r = Math.floor((py - top) / rise);
+    const c = Math.floor((px - names) / step),
+      r = Math.floor((py - top) / rise);
     return c < 0 || r < 0 || c >= columns.length || r >= rows.length ? -1 : r * columns.length + c;
   };
   const show = (place) => {
-    const r = Math.floor(place / columns.length), c = place % columns.length;
+    const r = Math.floor(place / columns.length),
+      c = place % columns.length;
     return { x: names + (c + 0.5) * step, y: top + r * rise, ...options.tip(r, c) };
   };
   interactive(root, width, rows.length * columns.length, find, show);
@@ -41,11 +87,37 @@ function heatMap(host, width, options) {
 function drawCell(root, value, x, y, step, rise, options) {
   const gap = options.text ? 1.5 : step > 8 ? 0.75 : -0.3;
   const fill = finite(value) ? options.fill(value) : "transparent";
-  root.append(svg("rect", { x: x + gap / 2, y: y + 0.5, width: step - gap, height: rise - 1, rx: options.text ? 3 : 0, style: `fill: ${fill}` }));
+  root.append(
+    svg("rect", {
+      x: x + gap / 2,
+      y: y + 0.5,
+      width: step - gap,
+      height: rise - 1,
+      rx: options.text ? 3 : 0,
+      style: `fill: ${fill}`,
+    }),
+  );
   if (!options.text || !finite(value)) return;
-  root.append(svg("text", { x: x + step / 2, y: y + rise / 2 + 4, "text-anchor": "middle", class: options.inverse(value) ? "inverse" : "" }, options.text(value)));
+  root.append(
+    svg(
+      "text",
+      {
+        x: x + step / 2,
+        y: y + rise / 2 + 4,
+        "text-anchor": "middle",
+        class: options.inverse(value) ? "inverse" : "",
+      },
+      options.text(value),
+    ),
+  );
 }
 
 function rampLegend(host, low, high, css) {
-  host.append(html("div", { class: "legend" }, html("span", {}, low, html("span", { class: "ramp", style: `background: ${css}` }), high)));
+  host.append(
+    html(
+      "div",
+      { class: "legend" },
+      html("span", {}, low, html("span", { class: "ramp", style: `background: ${css}` }), high),
+    ),
+  );
 }

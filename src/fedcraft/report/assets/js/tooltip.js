@@ -20,13 +20,19 @@ function showTooltip(x, y, title, rows) {
   tooltip.style.top = `${clamp(y - box.height - 12, 4, Math.max(4, innerHeight - box.height - 4))}px`;
 }
 
-function hideTooltip() { tooltip.hidden = true; }
+function hideTooltip() {
+  tooltip.hidden = true;
+}
 
 // Make `root` answer to pointer and keys. `find(x, y)` names a place by chart coordinates, `show`
 // returns where it is and what to say: {x, y, title, rows}; places run from 0 to count - 1.
 function interactive(root, width, count, find, show, leave = () => {}) {
   let place = -1;
-  const rest = () => { place = -1; hideTooltip(); leave(); };
+  const rest = () => {
+    place = -1;
+    hideTooltip();
+    leave();
+  };
   const go = (next) => {
     if (next < 0 || next >= count) return;
     place = next;
@@ -39,7 +45,8 @@ function interactive(root, width, count, find, show, leave = () => {}) {
     const box = root.getBoundingClientRect();
     const scale = width / box.width;
     const next = find((event.clientX - box.left) * scale, (event.clientY - box.top) * scale);
-    if (next < 0) rest(); else go(next);
+    if (next < 0) rest();
+    else go(next);
   };
   root.setAttribute("tabindex", "0");
   root.addEventListener("pointermove", follow);
@@ -54,4 +61,10 @@ function interactive(root, width, count, find, show, leave = () => {}) {
     go(clamp(place + step, 0, count - 1));
   });
 }
-addEventListener("scroll", () => { if (Math.abs(scrollY - shownAt) > 20) hideTooltip(); }, { passive: true });
+addEventListener(
+  "scroll",
+  () => {
+    if (Math.abs(scrollY - shownAt) > 20) hideTooltip();
+  },
+  { passive: true },
+);
