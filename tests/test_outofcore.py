@@ -43,6 +43,7 @@ def _file_order(path):
     [
         ("average", {}),
         ("config", {}),
+        ("config", {"meaning": "original"}),
         ("craft", {}),
         ("craft", {"clip": 0.2}),
         ("craft", {"reference": "moving_average"}),

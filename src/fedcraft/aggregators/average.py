@@ -8,7 +8,7 @@ import torch
 
 from fedcraft.aggregators.base import Aggregator, Outcome
 from fedcraft.aggregators.cohort import Cohort
-from fedcraft.errors import InputError
+from fedcraft.errors import require
 
 __all__ = ["Average"]
 
@@ -21,8 +21,7 @@ class Average(Aggregator):
 
     def __init__(self, *, weighting: Literal["data", "uniform"] = "data", **options: Any) -> None:
         super().__init__(**options)
-        if weighting not in ("data", "uniform"):
-            raise InputError(f"weighting: expected 'data' or 'uniform', found {weighting!r}")
+        require(weighting in ("data", "uniform"), "weighting", "'data' or 'uniform'", weighting)
         self.weighting = weighting
 
     def _direction(self, cohort: Cohort) -> Outcome:

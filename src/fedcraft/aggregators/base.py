@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedcraft.aggregators.certificate import Certificate, Correction, certify
 from fedcraft.aggregators.cohort import ArrayLike, Cohort, Numbers, RoundInput, Vector
-from fedcraft.errors import InputError, StateError
+from fedcraft.errors import InputError, StateError, require
 from fedcraft.updates import ClientId
 
 __all__ = ["Aggregator", "Outcome", "State", "Step"]
@@ -56,8 +56,7 @@ class Aggregator(ABC):
     needs: frozenset[str] = frozenset()
 
     def __init__(self, *, nonfinite: NonFinite = "raise", certify: bool = True) -> None:
-        if nonfinite not in ("raise", "drop"):
-            raise InputError(f"nonfinite: expected 'raise' or 'drop', found {nonfinite!r}")
+        require(nonfinite in ("raise", "drop"), "nonfinite", "'raise' or 'drop'", nonfinite)
         self.nonfinite = nonfinite
         self.certify = certify
         self._memory: State = {}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -11,12 +12,13 @@ from fedcraft.aggregators.base import Aggregator, Outcome
 from fedcraft.aggregators.certificate import Correction
 from fedcraft.aggregators.cohort import Cohort
 from fedcraft.aggregators.projection import project
-from fedcraft.errors import InputError
+from fedcraft.errors import require
 from fedcraft.updates import Layout
 
 __all__ = ["ConFIG"]
 
 Meaning = Literal["original", "target", "layerwise"]
+Weighting = Literal["data", "uniform", "ones"]
 
 
 class ConFIG(Aggregator):
@@ -38,19 +40,15 @@ class ConFIG(Aggregator):
         self,
         *,
         meaning: Meaning = "layerwise",
-        weighting: Literal["data", "uniform", "ones"] | None = None,
+        weighting: Weighting | None = None,
         by_layer: bool | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        if meaning not in ("original", "target", "layerwise"):
-            raise InputError(
-                f"meaning: expected 'original', 'target' or 'layerwise', found {meaning!r}"
-            )
-        if weighting not in (None, "data", "uniform", "ones"):
-            raise InputError(
-                f"weighting: expected 'data', 'uniform' or 'ones', found {weighting!r}"
-            )
+        meanings, weightings = get_args(Meaning), get_args(Weighting)
+        require(meaning in meanings, "meaning", f"one of {meanings}", meaning)
+        known = weighting is None or weighting in weightings
+        require(known, "weighting", f"one of {weightings}", weighting)
         self.meaning: Meaning = meaning
         self.weighting = weighting or ("ones" if meaning == "original" else "data")
         self.by_layer = meaning == "layerwise" if by_layer is None else by_layer
@@ -88,7 +86,7 @@ class ConFIG(Aggregator):
 
 
 def _whole(cohort: Cohort) -> Cohort:
-    return Cohort(cohort.matrix, Layout.whole(cohort.dimension), cohort.client_ids, cohort.weights)
+    return replace(cohort, layout=Layout.whole(cohort.dimension))
 
 
 def _projection_length(rows: Tensor, dots: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -13,11 +13,12 @@ from fedcraft.aggregators.base import Aggregator, Outcome
 from fedcraft.aggregators.certificate import Correction
 from fedcraft.aggregators.cohort import Cohort, Vector
 from fedcraft.aggregators.projection import Constraint, Projection, project
-from fedcraft.errors import InputError
+from fedcraft.errors import InputError, require
 
 __all__ = ["Craft", "Target"]
 
-Target = Literal["data", "uniform"] | Callable[[Cohort], Tensor]
+TargetName = Literal["data", "uniform"]
+Target = TargetName | Callable[[Cohort], Tensor]
 _TINY = torch.finfo(torch.float64).tiny
 ReferenceKind = Literal["previous", "none", "moving_average"]
 
@@ -55,14 +56,15 @@ class Craft(Aggregator):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        _check_choice("constraint", constraint, ("equal", "at_least"))
-        _check_choice("reference", reference, ("previous", "none", "moving_average"))
-        if not callable(target):
-            _check_choice("target", target, ("data", "uniform"))
-        _check_range("momentum", momentum, 0 <= momentum < 1, "a number in [0, 1)")
-        _check_range("tau", tau, tau >= 0, "a number >= 0")
-        _check_range("eps", eps, eps >= 0, "a number >= 0")
-        _check_range("clip", clip, clip is None or clip > 0, "a positive number or None")
+        constraints, references, targets = map(get_args, (Constraint, ReferenceKind, TargetName))
+        require(constraint in constraints, "constraint", f"one of {constraints}", constraint)
+        require(reference in references, "reference", f"one of {references}", reference)
+        named = callable(target) or target in targets
+        require(named, "target", f"a callable or one of {targets}", target)
+        require(0 <= momentum < 1, "momentum", "a number in [0, 1)", momentum)
+        require(tau >= 0, "tau", "a number >= 0", tau)
+        require(eps >= 0, "eps", "a number >= 0", eps)
+        require(clip is None or clip > 0, "clip", "a positive number or None", clip)
         self.constraint: Constraint = constraint
         self.reference: ReferenceKind = reference
         self.target: Target = target
@@ -164,13 +166,3 @@ class _Reference:
     scale: Tensor  # (Q,): r^q = scale[q] vector^q
     dots: Tensor  # (Q, m): <x_i^q, r^q>
     square: Tensor  # (Q,): ||r^q||^2, one or zero
-
-
-def _check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise InputError(f"{name}: expected one of {allowed}, found {value!r}")
-
-
-def _check_range(name: str, value: object, fine: bool, expected: str) -> None:
-    if not fine:
-        raise InputError(f"{name}: expected {expected}, found {value!r}")
