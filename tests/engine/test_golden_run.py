@@ -49,7 +49,9 @@ def _orders(case, federation):
     for index, played in enumerate(case.rounds):
         sizes = [len(federation.rows(int(client))) for client in played["ids"]]
         cuts = np.cumsum(sizes)[:-1]
-        for client, order in zip(played["ids"], np.split(played["sample_order"], cuts), strict=True):
+        for client, order in zip(
+            played["ids"], np.split(played["sample_order"], cuts), strict=True
+        ):
             orders[index, int(client)] = order
     return orders
 

@@ -1,0 +1,257 @@
+"""What a round does, who takes part, and when a run ends."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedcraft.data import Federation, Ragged, from_arrays
+from fedcraft.engine import Callback, Settings, TooFewClients, run
+from fedcraft.engine.sampling import draw_clients
+from fedcraft.errors import ConfigError, DataError, NonFiniteError
+from fedcraft.local import ClientData
+from fedcraft.methods import method
+
+
+class _Poisoned(ClientData):
+    """A client whose inputs are not numbers."""
+
+    def epoch(self, draw):
+        inputs, labels = super().epoch(draw)
+        return inputs * float("nan"), labels
+
+
+def _poison(*victims):
+    def data(tensors, rows, client, round_index):
+        return (_Poisoned if client in victims else ClientData)(tensors, rows)
+
+    return data
+
+
+def test_fedavg_is_the_weighted_mean_of_what_its_clients_would_do_alone(
+    federation, model, settings
+):
+    everybody = settings(rounds=1, clients_per_round=len(federation), server_lr=1.0)
+    together = run(method("fedavg"), federation, model, everybody)
+    alone = [
+        run(
+            method("fedavg"),
+            federation,
+            model,
+            settings(rounds=1, clients_per_round=1, server_lr=1.0),
+            sampler=lambda s, n, t, c=client: _only(c),
+        ).vector
+        for client in range(len(federation))
+    ]
+    mean = sum(w * v.double() for w, v in zip(federation.weights(), alone, strict=True))
+
+    assert torch.allclose(together.vector.double(), mean, atol=1e-6)
+
+
+def _only(client):
+    return type(draw_clients(Settings(clients_per_round=1), 5, 0))(
+        np.array([client]), np.empty(0, np.int64)
+    )
+
+
+def test_the_client_rate_falls_from_the_third_round_on():
+    settings = Settings(client_lr=1.0, lr_decay=0.5)
+
+    assert [settings.client_lr_at(t) for t in range(4)] == [1.0, 1.0, 0.5, 0.25]
+
+
+def test_cohorts_are_sorted_distinct_and_uniform():
+    settings = Settings(clients_per_round=4)
+    cohorts = [draw_clients(settings, 10, t).present for t in range(2000)]
+    counts = np.bincount(np.concatenate(cohorts), minlength=10)
+
+    assert all(np.array_equal(c, np.unique(c)) and len(c) == 4 for c in cohorts)
+    # 800 expected, standard deviation sqrt(2000 * 0.4 * 0.6) = 22
+    assert abs(counts - 800).max() < 110
+
+
+def test_a_cohort_costs_memory_for_its_own_size_only():
+    drawn = draw_clients(Settings(clients_per_round=3), 10**12, 0)
+
+    assert len(drawn.present) == 3
+
+
+def test_absent_clients_are_named_and_their_cohort_is_the_same(federation, model, settings):
+    whole = run(method("fedavg"), federation, model, settings(rounds=5))
+    thinned = run(method("fedavg"), federation, model, settings(rounds=5, dropout=0.5))
+
+    for full, rest in zip(whole.metrics, thinned.metrics, strict=True):
+        assert sorted(rest["clients"] + rest["dropped"]) == full["clients"]
+    assert 5 < sum(len(row["dropped"]) for row in thinned.metrics) < 20
+
+
+def test_too_few_answers_are_an_error(federation, model, settings):
+    thin = settings(rounds=20, dropout=0.8, min_clients=4)
+
+    with pytest.raises(TooFewClients, match=r"round \d+: \d client\(s\) left of 5"):
+        run(method("fedavg"), federation, model, thin)
+
+
+def test_more_active_clients_than_clients_is_an_error(federation, model, settings):
+    with pytest.raises(ConfigError, match="at most the 20 clients"):
+        run(method("fedavg"), federation, model, settings(clients_per_round=21))
+
+
+def test_a_client_without_samples_is_an_error():
+    dataset = from_arrays(np.ones((2, 3)), [0, 1])
+    full = Ragged.from_rows([np.array([0]), np.array([1])])
+    hollow = Ragged.from_rows([np.array([0]), np.array([], dtype=np.int64)])
+
+    with pytest.raises(DataError, match="client 1 has no training sample"):
+        Federation(dataset, hollow, full, full)
+
+
+def test_a_batch_larger_than_the_data_is_one_batch(federation, model, settings):
+    large = run(method("fedavg"), federation, model, settings(rounds=1, batch_size=10**6))
+    exact = run(method("fedavg"), federation, model, settings(rounds=1, batch_size=2000))
+
+    assert torch.equal(large.vector, exact.vector)
+
+
+@pytest.mark.parametrize("executor", ["serial", "processes"])
+def test_a_client_that_sends_nan_fails_the_round_by_name(federation, model, settings, executor):
+    everybody = settings(clients_per_round=20, executor=executor, workers=2)
+
+    with pytest.raises(NonFiniteError, match=r"round 1: NaN or Inf .* client\(s\) \[3, 7\]"):
+        run(method("craft"), federation, model, everybody, client_data=_poison(3, 7))
+
+
+def test_dropping_a_client_that_sends_nan_is_as_if_it_had_not_come(federation, model, settings):
+    choice = settings(rounds=2, clients_per_round=20, nonfinite="drop")
+    poisoned = run(method("craft"), federation, model, choice, client_data=_poison(3))
+    without = run(
+        method("craft"),
+        federation,
+        model,
+        choice,
+        sampler=lambda s, n, t: _all_but(3, n),
+    )
+
+    assert poisoned.metrics[0]["dropped"] == [3]
+    assert torch.equal(poisoned.vector, without.vector)
+
+
+def _all_but(client, count):
+    return type(_only(0))(np.delete(np.arange(count), client), np.empty(0, np.int64))
+
+
+def test_a_run_can_end_in_order_when_a_client_sends_nan(federation, model, settings):
+    choice = settings(rounds=9, clients_per_round=20, nonfinite="stop")
+    ended = run(method("craft"), federation, model, choice, client_data=_poison(3))
+
+    assert ended.state == "stopped"
+    assert "finite" in ended.reason
+    assert "client(s) [3]" in ended.reason
+    assert bool(ended.vector.isfinite().all())
+
+
+def test_a_run_stops_at_its_target(federation, model, settings):
+    ended = run(
+        method("craft"),
+        federation,
+        model,
+        settings(rounds=60, evaluate_every=2, target_accuracy=0.3),
+    )
+
+    assert ended.state == "stopped"
+    assert ended.reason.startswith("target")
+    assert ended.evaluation["mean"] >= 0.3
+    assert ended.round < 60
+
+
+def test_a_run_stops_when_it_gets_no_better(federation, model, settings):
+    still = settings(rounds=50, client_lr=1e-12, server_lr=1e-12, evaluate_every=1, patience=3)
+    ended = run(method("fedavg"), federation, model, still)
+
+    assert ended.reason.startswith("patience")
+    assert ended.round == 4
+
+
+def test_a_run_stops_when_its_time_is_over_and_is_evaluated(federation, model, settings):
+    ended = run(
+        method("fedavg"),
+        federation,
+        model,
+        settings(rounds=10**6, evaluate_every=0, max_minutes=0.005),
+    )
+
+    assert ended.reason.startswith("wall time")
+    assert ended.metrics[-1]["evaluation"]["mean"] > 0
+
+
+def test_the_start_can_be_evaluated_too(federation, model, settings):
+    result = run(method("fedavg"), federation, model, settings(rounds=1, evaluate_first=True))
+
+    assert [row["round"] for row in result.metrics] == [0, 1]
+    assert result.metrics[0]["evaluation"]["mean"] < 0.3
+
+
+def test_callbacks_see_every_round_and_the_end(federation, model, settings):
+    class Witness(Callback):
+        def __init__(self):
+            self.seen = []
+
+        def on_start(self, info):
+            self.seen.append(("start", info.clients, info.dimension))
+
+        def on_round(self, record):
+            self.seen.append(("round", record["round"]))
+
+        def on_evaluate(self, round_number, scores):
+            self.seen.append(("evaluate", round_number, len(scores["test"].clients)))
+
+        def on_end(self, state, reason):
+            self.seen.append(("end", state))
+
+    witness = Witness()
+    dimension = sum(p.numel() for p in model.parameters())
+    run(method("fedavg"), federation, model, settings(rounds=2), callbacks=[witness])
+
+    assert witness.seen == [
+        ("start", 20, dimension),
+        ("round", 1),
+        ("evaluate", 2, 20),
+        ("round", 2),
+        ("end", "finished"),
+    ]
+
+
+def test_the_average_of_the_iterates_is_what_afl_is_judged_by(federation, model, settings):
+    last = run(
+        method("afl", aggregator={"evaluate_average": False}),
+        federation,
+        model,
+        settings(rounds=3),
+    )
+    averaged = run(method("afl"), federation, model, settings(rounds=3))
+
+    assert not torch.equal(last.vector, averaged.vector)
+    steps = [
+        run(
+            method("afl", aggregator={"evaluate_average": False}),
+            federation,
+            model,
+            settings(rounds=count),
+        ).vector
+        for count in (1, 2, 3)
+    ]
+    assert torch.allclose(torch.stack(steps).mean(0), averaged.vector, atol=1e-6)
+
+
+def test_time_and_memory_are_in_every_record(federation, model, settings):
+    rows = run(
+        method("fedavg"), federation, model, settings(rounds=3, executor="processes", workers=2)
+    ).metrics
+
+    for row in rows:
+        assert set(row["seconds"]) == {"train", "aggregate", "evaluate", "idle"}
+        assert 0 < row["seconds"]["idle"] <= row["seconds"]["train"]
+        assert row["peak_memory_mb"] > 50
+    assert rows[2]["seconds"]["evaluate"] > 0
+    assert rows[1]["seconds"]["evaluate"] == 0

@@ -1,0 +1,237 @@
+"""Interrupted and resumed is the same as never interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+
+import pytest
+
+from fedcraft.data import federate, load
+from fedcraft.engine import Callback, Interrupted, run
+from fedcraft.errors import BusyError, CheckpointError, ConfigError
+from fedcraft.methods import method
+
+
+class _At(Callback):
+    """Do something after a round."""
+
+    def __init__(self, round_number, action):
+        self.round_number, self.action = round_number, action
+
+    def on_round(self, record):
+        if record["round"] == self.round_number:
+            self.action()
+
+
+def _fail():
+    raise RuntimeError("the power is gone")
+
+
+@pytest.mark.parametrize("executor", ["serial", "processes"])
+@pytest.mark.parametrize("name", ["craft", "ditto+craft", "fedfv", "afl", "fedadam"])
+def test_a_resumed_run_ends_like_an_uninterrupted_one(
+    name, executor, federation, model, settings, tmp_path, same_run
+):
+    choice = settings(rounds=7, executor=executor, workers=2)
+    run(method(name), federation, model, choice, tmp_path / "whole")
+    with pytest.raises(RuntimeError, match="power"):
+        run(method(name), federation, model, choice, tmp_path / "torn", callbacks=[_At(5, _fail)])
+
+    result = run(method(name), federation, model, choice, tmp_path / "torn", resume=True)
+
+    assert [row["round"] for row in result.metrics] == [1, 2, 3, 4, 5, 6, 7]
+    same_run(tmp_path / "torn", tmp_path / "whole")
+
+
+def test_client_states_on_disk_resume_like_those_in_memory(
+    federation, model, settings, tmp_path, same_run
+):
+    roomy, tight = settings(rounds=6), settings(rounds=6, state_memory_mb=1e-3)
+    run(method("ditto+craft"), federation, model, roomy, tmp_path / "roomy")
+    with pytest.raises(RuntimeError):
+        run(
+            method("ditto+craft"), federation, model, tight, tmp_path / "tight",
+            callbacks=[_At(5, _fail)],
+        )  # fmt: skip
+    run(method("ditto+craft"), federation, model, tight, tmp_path / "tight", resume=True)
+
+    same_run(tmp_path / "tight", tmp_path / "roomy")
+
+
+def test_states_that_no_checkpoint_names_are_deleted(federation, model, settings, tmp_path):
+    choice = settings(rounds=12, keep_checkpoints=2)
+    run(method("ditto"), federation, model, choice, tmp_path)
+    checkpoints = sorted((tmp_path / "checkpoints").iterdir())
+    named = set()
+    for path in checkpoints:
+        text = (path / "state.json").read_text()
+        named |= {p.name for p in (tmp_path / "states").iterdir() if p.name in text}
+
+    assert len(checkpoints) == 2
+    assert {p.name for p in (tmp_path / "states").iterdir()} == named
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again(
+    federation, model, settings, tmp_path, same_run
+):
+    choice = settings(rounds=3, checkpoint_every=0)
+    run(method("craft"), federation, model, choice, tmp_path / "whole")
+    with pytest.raises(RuntimeError):
+        run(
+            method("craft"), federation, model, choice, tmp_path / "torn", callbacks=[_At(2, _fail)]
+        )
+    run(method("craft"), federation, model, choice, tmp_path / "torn", resume=True)
+
+    same_run(tmp_path / "torn", tmp_path / "whole")
+
+
+def test_a_damaged_newest_checkpoint_costs_rounds_but_no_bits(
+    federation, model, settings, tmp_path, same_run
+):
+    choice = settings(rounds=6)
+    run(method("craft"), federation, model, choice, tmp_path / "whole")
+    with pytest.raises(RuntimeError):
+        run(
+            method("craft"), federation, model, choice, tmp_path / "torn", callbacks=[_At(5, _fail)]
+        )
+    (tmp_path / "torn/checkpoints/round-000004/state.safetensors").write_bytes(b"no")
+
+    with pytest.warns(UserWarning, match=r"round-000004.*damaged"):
+        run(method("craft"), federation, model, choice, tmp_path / "torn", resume=True)
+    same_run(tmp_path / "torn", tmp_path / "whole")
+
+
+def test_a_lost_client_state_sends_the_run_back_one_checkpoint(
+    federation, model, settings, tmp_path, same_run
+):
+    choice = settings(rounds=6)
+    run(method("ditto"), federation, model, choice, tmp_path / "whole")
+    with pytest.raises(RuntimeError):
+        run(
+            method("ditto"), federation, model, choice, tmp_path / "torn", callbacks=[_At(5, _fail)]
+        )
+    next((tmp_path / "torn/states").glob("*round-0000004*")).unlink()
+
+    with pytest.warns(UserWarning, match="is lost"):
+        run(method("ditto"), federation, model, choice, tmp_path / "torn", resume=True)
+    same_run(tmp_path / "torn", tmp_path / "whole")
+
+
+def test_a_finished_run_can_be_continued(federation, model, settings, tmp_path):
+    run(method("craft"), federation, model, settings(rounds=4), tmp_path)
+    longer = run(method("craft"), federation, model, settings(rounds=8), tmp_path, resume=True)
+    at_once = run(method("craft"), federation, model, settings(rounds=8))
+
+    assert longer.vector.equal(at_once.vector)
+
+
+def test_resuming_a_finished_run_changes_nothing(federation, model, settings, tmp_path, run_tables):
+    first = run(method("craft"), federation, model, settings(), tmp_path)
+    before = run_tables(tmp_path)
+    again = run(method("craft"), federation, model, settings(), tmp_path, resume=True)
+
+    assert run_tables(tmp_path) == before
+    assert again.vector.equal(first.vector)
+    assert again.scores["test"].accuracy.tolist() == first.scores["test"].accuracy.tolist()
+
+
+def test_a_run_that_stopped_stays_stopped(federation, model, settings, tmp_path):
+    choice = settings(rounds=60, evaluate_every=2, target_accuracy=0.3)
+    stopped = run(method("craft"), federation, model, choice, tmp_path)
+    again = run(method("craft"), federation, model, choice, tmp_path, resume=True)
+
+    assert (again.state, again.round) == ("stopped", stopped.round)
+
+
+def test_a_directory_with_a_run_is_not_overwritten(federation, model, settings, tmp_path):
+    run(method("craft"), federation, model, settings(rounds=1), tmp_path)
+    before = (tmp_path / "metrics.jsonl").read_text()
+
+    with pytest.raises(ConfigError, match="already holds a run"):
+        run(method("craft"), federation, model, settings(rounds=1), tmp_path)
+    assert (tmp_path / "metrics.jsonl").read_text() == before
+
+
+def test_other_settings_are_refused_by_name(federation, model, settings, tmp_path):
+    run(method("craft"), federation, model, settings(rounds=2), tmp_path)
+
+    with pytest.raises(CheckpointError, match=r"client_lr was 0.05, is 0.2"):
+        run(method("craft"), federation, model, settings(client_lr=0.2), tmp_path, resume=True)
+    with pytest.raises(CheckpointError, match=r"aggregator was 'craft', is 'average'"):
+        run(method("fedavg"), federation, model, settings(), tmp_path, resume=True)
+
+
+def test_another_split_is_refused(federation, model, settings, tmp_path):
+    run(method("craft"), federation, model, settings(rounds=2), tmp_path)
+    other = federate(load("digits"), "iid", clients=20, seed=1)
+
+    with pytest.raises(CheckpointError, match="another split"):
+        run(method("craft"), other, model, settings(), tmp_path, resume=True)
+
+
+def test_a_checkpoint_of_another_run_is_refused(federation, model, settings, tmp_path):
+    run(method("craft"), federation, model, settings(rounds=2), tmp_path / "one")
+    run(method("fedavg"), federation, model, settings(rounds=2), tmp_path / "two")
+    shutil.rmtree(tmp_path / "one/checkpoints")
+    shutil.copytree(tmp_path / "two/checkpoints", tmp_path / "one/checkpoints")
+
+    with pytest.raises(CheckpointError, match="other settings"):
+        run(method("craft"), federation, model, settings(), tmp_path / "one", resume=True)
+
+
+def test_two_processes_cannot_write_to_one_directory(federation, model, settings, tmp_path):
+    problems = []
+
+    def intrude():
+        child = os.fork()
+        if child == 0:
+            try:
+                run(method("craft"), federation, model, settings(), tmp_path, resume=True)
+            except BusyError:
+                os._exit(7)
+            os._exit(0)
+        problems.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    run(
+        method("craft"),
+        federation,
+        model,
+        settings(rounds=2),
+        tmp_path,
+        callbacks=[_At(1, intrude)],
+    )
+
+    assert problems == [7]
+
+
+@pytest.mark.parametrize("executor", ["serial", "processes"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_keeps_every_whole_round(
+    executor, number, federation, model, settings, tmp_path, same_run
+):
+    choice = settings(rounds=5, executor=executor, workers=2, checkpoint_every=0)
+    run(method("ditto+craft"), federation, model, choice, tmp_path / "whole")
+    stop = _At(3, lambda: os.kill(os.getpid(), number))
+
+    with pytest.raises(Interrupted) as caught:
+        run(method("ditto+craft"), federation, model, choice, tmp_path / "torn", callbacks=[stop])
+
+    assert caught.value.directory == tmp_path / "torn"
+    assert caught.value.round == 3
+    assert json.loads((tmp_path / "torn/status.json").read_text())["state"] == "interrupted"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    run(method("ditto+craft"), federation, model, choice, tmp_path / "torn", resume=True)
+    same_run(tmp_path / "torn", tmp_path / "whole")
+
+
+def test_ctrl_c_in_the_middle_of_a_phase_ends_it_at_once(federation, model, settings, tmp_path):
+    choice = settings(rounds=3, executor="processes", workers=2, local_epochs=10**6)
+    subprocess.Popen(["sh", "-c", f"sleep 1; kill -INT {os.getpid()}"])
+
+    with pytest.raises(Interrupted) as caught:
+        run(method("fedavg"), federation, model, choice, tmp_path)
+    assert caught.value.round == 0

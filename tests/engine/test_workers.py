@@ -1,0 +1,147 @@
+"""Workers that die are replaced; clients that fail speak for themselves."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fedcraft.engine import Callback, WorkerError, run
+from fedcraft.errors import ClientError
+from fedcraft.local import ClientData
+from fedcraft.methods import method
+
+
+def _children():
+    return Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+
+
+class _Assassin(Callback):
+    """Kills a worker between rounds, as the kernel does when memory runs out."""
+
+    def __init__(self, rounds):
+        self.rounds = rounds
+
+    def on_round(self, record):
+        if record["round"] in self.rounds:
+            os.kill(int(_children()[-1]), signal.SIGKILL)
+
+
+def _suicidal(flag, tensors, rows, client, round_index):
+    """Take the worker down in the middle of a round, once."""
+    if round_index == 1 and not flag.exists():
+        flag.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return ClientData(tensors, rows)
+
+
+def test_workers_killed_between_rounds_are_replaced(federation, model, settings, same_bits):
+    choice = settings(rounds=5, executor="processes", workers=2)
+    attacked = run(
+        method("ditto+craft"), federation, model, choice, callbacks=[_Assassin({1, 2, 4})]
+    )
+
+    same_bits(attacked, run(method("ditto+craft"), federation, model, settings(rounds=5)))
+
+
+def test_a_worker_killed_in_a_round_is_replaced_and_its_clients_run_again(
+    federation, model, settings, same_bits, tmp_path
+):
+    choice = settings(rounds=3, executor="processes", workers=2)
+    attacked = run(
+        method("ditto+craft"),
+        federation,
+        model,
+        choice,
+        client_data=partial(_suicidal, tmp_path / "flag"),
+    )
+
+    assert (tmp_path / "flag").exists()
+    same_bits(attacked, run(method("ditto+craft"), federation, model, settings(rounds=3)))
+
+
+def _always_suicidal(tensors, rows, client, round_index):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_workers_that_keep_dying_are_an_error(federation, model, settings):
+    choice = settings(executor="processes", workers=2)
+
+    with pytest.raises(WorkerError, match=r"exit code -9.*memory"):
+        run(method("fedavg"), federation, model, choice, client_data=_always_suicidal)
+
+
+def _broken(tensors, rows, client, round_index):
+    if client in (4, 11) and round_index == 1:
+        raise ZeroDivisionError(f"client {client} cannot read its disk")
+    return ClientData(tensors, rows)
+
+
+@pytest.mark.parametrize("executor", ["serial", "processes"])
+def test_a_clients_own_traceback_comes_first(federation, model, settings, executor, tmp_path):
+    choice = settings(clients_per_round=20, executor=executor, workers=1)
+
+    with pytest.raises(ClientError) as caught:
+        run(method("fedavg"), federation, model, choice, tmp_path, client_data=_broken)
+
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert any("in _broken" in line for line in lines)
+    assert lines[-1] in ("client 4 failed in round 2", "client 11 failed in round 2")
+    assert "cannot read its disk" in lines[-3]
+    assert (tmp_path / "metrics.jsonl").read_text().count("\n") == 1
+
+
+class _Noisy(nn.Module):
+    """A user's own module: dropout, a buffer, and no chain of known layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU())
+        self.head = nn.Linear(12, 10)
+
+    def forward(self, inputs):
+        return self.head(nn.functional.dropout(self.body(inputs.flatten(1)), 0.2, self.training))
+
+
+def test_any_module_trains_alike_in_every_executor_buffers_included(
+    federation, settings, same_bits
+):
+    torch.manual_seed(1)
+    module = _Noisy()
+    whole = {"batch_size": 500}  # BatchNorm refuses a last batch of one
+    crew = settings(executor="processes", workers=2, **whole)
+    alone = run(method("craft"), federation, module, settings(**whole))
+    together = run(method("craft"), federation, module, crew)
+
+    same_bits(alone, together)
+    for name, value in alone.tensors.items():
+        assert torch.equal(value, together.tensors[name])
+    moved = alone.tensors["body.1.running_mean"]
+    assert moved.abs().max() > 0
+    assert torch.equal(
+        run(method("craft"), federation, module, settings(buffers="keep", **whole)).tensors[
+            "body.1.running_mean"
+        ],
+        torch.zeros(12),
+    )
+
+
+def test_a_model_can_be_given_as_a_function(federation, model, settings, same_bits):
+    same_bits(
+        run(method("fedavg"), federation, lambda: copy.deepcopy(model), settings(rounds=1)),
+        run(method("fedavg"), federation, model, settings(rounds=1)),
+    )
+
+
+def test_a_run_leaves_no_process_behind(federation, model, settings):
+    before = set(_children())
+    run(method("fedavg"), federation, model, settings(executor="processes", workers=2))
+
+    assert set(_children()) <= before
