@@ -14,7 +14,6 @@ import argparse
 import csv
 import json
 import math
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -46,6 +45,7 @@ VARIANTS: dict[str, Row] = {
     "four steps": {"steps": 4},
     "four steps, eta_l = 1/sqrt(T)": {"steps": 4, "decay": True},
     "one step, clipped at 1": {"steps": 1, "clip": 1.0},
+    "one step, at least": {"steps": 1, "constraint": "at_least"},
 }
 
 
@@ -76,7 +76,6 @@ def _arguments() -> argparse.Namespace:
 
 
 def _study(out: Path, instances: int) -> None:
-    began = time.perf_counter()
     runs: list[Row] = []
     found: dict[str, list[Statement]] = {}
     drawn = [random_instance(SEED, index) for index in range(instances)]
@@ -86,7 +85,7 @@ def _study(out: Path, instances: int) -> None:
             runs.append(_run_row(instance, mode, report))
             for statement in report.statements:
                 found.setdefault(statement.name, []).append(statement)
-    summary = [_summary_row(name, list_) for name, list_ in found.items()]
+    summary = [_summary_row(name, statements) for name, statements in found.items()]
     write_csv(out / "instances.csv", map(_instance_row, drawn))
     write_csv(out / "runs.csv", runs)
     write_csv(out / "summary.csv", summary)
@@ -96,7 +95,6 @@ def _study(out: Path, instances: int) -> None:
         "runs": len(runs),
         "comparisons": sum(row["places"] for row in summary),
         "broken": sum(row["broken"] for row in summary),
-        "seconds": round(time.perf_counter() - began),
     }
     (out / "status.json").write_text(json.dumps(status, indent=1) + "\n")
 
@@ -177,8 +175,8 @@ def sweep_local_rate() -> Iterator[Row]:
             "clients": clients,
             "seed": seed,
             "eta_l": eta_l,
-            "drift": float(np.linalg.norm(it.drifts, axis=-1).max()),
-            "drift_bound": drift_bound(known.smoothness, known.gradient_bound, eta_l, 6),
+            "client_drift": float(np.linalg.norm(it.drifts, axis=-1).max()),
+            "client_drift_bound": drift_bound(known.smoothness, known.gradient_bound, eta_l, 6),
             "lost_descent": float((kept - it.descents.sum(-1)).max()),
             "lost_descent_bound": known.drift * eta_l * (known.max_steps - 1),
             "mean_square": float((it.gradient_norms**2).mean()),
