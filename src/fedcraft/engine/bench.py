@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
 from time import perf_counter
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fedcraft.engine.group import Group, group_of
 from fedcraft.engine.job import SPLITS, Command, Desk, Job, Shard, shards
-from fedcraft.local import ClientData, LocalTask, SeedAddress
-from fedcraft.models.flat import FlatModel
+from fedcraft.engine.scratch import scratch_model
+from fedcraft.errors import ConfigError
+from fedcraft.local import ClientData, LocalResult, LocalTask, SeedAddress
 
 __all__ = ["Bench"]
 
@@ -18,14 +22,18 @@ __all__ = ["Bench"]
 class Bench:
     """One model, reset in place for whoever comes next; reads and writes the desk alone."""
 
-    def __init__(self, job: Job, desk: Desk, model: FlatModel) -> None:
-        self.job, self.desk, self.model = job, desk, model
+    def __init__(self, job: Job, desk: Desk) -> None:
+        self.job, self.desk = job, desk
+        self.model = scratch_model(copy.deepcopy(job.module))
+        self._group: Group | None = None
         self._shards: dict[tuple[str, ...], list[Shard]] = {}
 
     def do(self, command: Command, unit: int) -> None:
         """Do one unit of the command: a slot, or the number of a shard."""
         if command.kind == "train":
             self._train(command, unit)
+        elif command.kind == "group":
+            self._train_group(command, unit)
         elif command.kind == "loss":
             self._loss(command, unit)
         elif command.kind == "personal":
@@ -35,19 +43,41 @@ class Bench:
 
     def subject(self, command: Command, unit: int) -> int | None:
         """Return the client a unit is about, for messages."""
-        return None if command.kind == "evaluate" else int(self.desk.clients[unit])
+        if command.kind in ("evaluate", "group"):
+            return None
+        return int(self.desk.clients[unit])
 
     def _train(self, command: Command, slot: int) -> None:
         started = perf_counter()
-        desk, row = self.desk, self.desk.updates[slot]
         task = self._task(command, slot)
-        result = self.job.objective.train(self.model, task, row)
+        result = self.job.objective.train(self.model, task, self.desk.updates[slot])
+        self._report(slot, result, perf_counter() - started)
+
+    def _train_group(self, command: Command, unit: int) -> None:
+        started = perf_counter()
+        seated, first = int(self.desk.seats[-1]), unit * command.group
+        slots = self.desk.seats[first : min(first + command.group, seated)].tolist()
+        tasks = [self._task(command, slot) for slot in slots]
+        if self._group is None:
+            self._group = group_of(self.job.objective, self.job.module, self.job.device)
+        if self._group is None:
+            raise ConfigError("executor: these clients cannot be trained side by side")
+        results = self._group.train(tasks, [self.desk.updates[slot] for slot in slots])
+        for slot, task, result in zip(slots, tasks, results, strict=True):
+            if command.report_loss:
+                before = self.job.objective.loss_at(self.model, task.theta, task.data)
+                result = replace(result, loss=before)
+            self._report(slot, result, (perf_counter() - started) / len(slots))
+
+    def _report(self, slot: int, result: LocalResult, seconds: float) -> None:
+        desk = self.desk
         desk.after.put(slot, result.state)
         desk.buffers.put(slot, result.buffers)
         loss = float("nan") if result.loss is None else result.loss
         # A sum is finite unless the row holds NaN or Inf, or is about to overflow anyway.
-        numbers = (result.samples, result.steps, result.train_loss, loss, float(row.sum()))
-        desk.report[slot] = (*numbers, perf_counter() - started)
+        total = float(desk.updates[slot].sum())
+        numbers = (result.samples, result.steps, result.train_loss, loss, total)
+        desk.report[slot] = (*numbers, seconds)
 
     def _loss(self, command: Command, slot: int) -> None:
         data = self._data(command, slot)

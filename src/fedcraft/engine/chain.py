@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedcraft.engine import convolution
 
-__all__ = ["Link", "chain_of"]
+__all__ = ["Link", "chain_of", "leaves"]
 
 
 class Link(Protocol):
@@ -139,7 +139,7 @@ class _Dropout:
 
 def chain_of(module: nn.Module) -> list[Link] | None:
     """Return a module as a chain, or None if it is not one that we know in every detail."""
-    layers = list(_leaves(module))
+    layers = list(leaves(module))
     links = [_link(layer) for layer in layers]
     known = [link for link in links if link is not None]
     owned = {id(p) for layer in layers for p in layer.parameters(recurse=False)}
@@ -152,10 +152,11 @@ def chain_of(module: nn.Module) -> list[Link] | None:
     return _pool_before_relu(known)
 
 
-def _leaves(module: nn.Module) -> Iterator[nn.Module]:
+def leaves(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield the layers of nested sequences in order."""
     if type(module) is nn.Sequential and not _hooked(module):
         for child in module:
-            yield from _leaves(child)
+            yield from leaves(child)
     else:
         yield module
 

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from fedcraft.data import Ragged
 from fedcraft.engine.crew import Crew
+from fedcraft.engine.group import group_size
 from fedcraft.engine.job import REPORT, SPLITS, Command, Desk, Job, shards
 from fedcraft.local import ClientState
 from fedcraft.local.store import ClientStates
@@ -77,8 +78,9 @@ class Scores:
 class Fleet:
     """The clients of a run behind one desk."""
 
-    def __init__(self, job: Job, desk: Desk, crew: Crew) -> None:
+    def __init__(self, job: Job, desk: Desk, crew: Crew, *, side_by_side: bool = False) -> None:
         self.job, self.desk, self.crew = job, desk, crew
+        self._side_by_side = side_by_side
         self._base_sizes = job.federation.train.sizes
         self._one_pass = not job.objective.personal and job.objective.loss is cross_entropy
 
@@ -99,9 +101,11 @@ class Fleet:
         """Let the clients train from the broadcast model; nothing of the server's is changed."""
         count = len(clients)
         self._seat(clients, states)
-        command = Command("train", round_index, lr, report_loss)
-        self.crew.run(command, self._longest_first(clients))
-        desk = self.desk
+        desk, order = self.desk, self._longest_first(clients)
+        if self._side_by_side:
+            self._run_groups(Command("group", round_index, lr, report_loss), order)
+        else:
+            self.crew.run(Command("train", round_index, lr, report_loss), order)
         return Trained(
             clients,
             desk.updates[:count],
@@ -110,6 +114,13 @@ class Fleet:
             [_kept(desk.buffers.get(slot)) for slot in range(count)],
             report_loss,
         )
+
+    def _run_groups(self, command: Command, order: list[int]) -> None:
+        """Train neighbours in size together, so that little is padded."""
+        size = group_size(len(order), self.job.device)
+        self.desk.seats[: len(order)], self.desk.seats[-1] = order, len(order)
+        groups = range(-(-len(order) // size))
+        self.crew.run(command._replace(group=size), groups)
 
     def losses(self, clients: NDArray[np.int64], round_index: int) -> Floats:
         """Return the clients' mean training losses at the broadcast model."""

@@ -38,11 +38,13 @@ class Command(NamedTuple):
     lr: float = 0.0
     report_loss: bool = False
     splits: tuple[str, ...] = ("test",)
+    group: int = 0
+    """Clients trained side by side: unit u is then the u-th run of so many seats."""
 
     @property
     def voidable(self) -> bool:
         """Tell whether the phase can be dropped half-way: a round that is aggregated cannot."""
-        return self.kind in ("train", "loss")
+        return self.kind in ("train", "group", "loss")
 
 
 class Shard(NamedTuple):
@@ -66,6 +68,7 @@ class Job:
     seed: int
     evaluate_batch: int
     data: DataSource = own_order
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def client_data(self, client: int, round: int) -> ClientData:
         """Return what a client trains on in a round."""
@@ -108,6 +111,7 @@ class Desk:
             "clients": SharedTensor((m,), torch.int64),
             "report": SharedTensor((m, len(REPORT)), torch.float64),
             "scores": SharedTensor((m, len(SPLITS), 2), torch.float64),
+            "seats": SharedTensor((m + 1,), torch.int64),
             "order": SharedTensor((self.units,), torch.int64),
             "done": SharedTensor((self.units,), torch.uint8),
             "counter": SharedTensor((2,), torch.int64),
@@ -126,6 +130,7 @@ class Desk:
         self.updates = open_["updates"]
         self.clients, self.report = open_["clients"].numpy(), open_["report"].numpy()
         self.scores, self.order = open_["scores"].numpy(), open_["order"].numpy()
+        self.seats = open_["seats"].numpy()
         self.done, self.counter = open_["done"].numpy(), open_["counter"].numpy()
         self.losses = {split: open_[f"{split}_loss"] for split in self.samples}
         self.correct = {split: open_[f"{split}_correct"] for split in self.samples}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedcraft.data import Federation
 from fedcraft.engine.callbacks import Callback, Callbacks, RunInfo
 from fedcraft.engine.crew import Halt
-from fedcraft.engine.executors import hire, resolve
+from fedcraft.engine.executors import device_of, hire, resolve
 from fedcraft.engine.fleet import Fleet
 from fedcraft.engine.interrupt import Interrupted, interruptible
 from fedcraft.engine.job import SPLITS, DataSource, Desk, Job, own_order, shards
@@ -104,6 +104,7 @@ class _Setup:
             seed=settings.seed,
             evaluate_batch=settings.evaluate_batch,
             data=client_data,
+            device=device_of(settings),
         )
         self.executor = ""
 
@@ -130,9 +131,9 @@ class _Setup:
     ) -> Loop:
         """Hire the crew and put everything in its place, at the checkpoint if there is one."""
         remembered = None if checkpoint is None else checkpoint["executor"]
-        self.executor = resolve(self.settings, remembered)
         desk = self._desk()
         desk.initial.copy_(self.theta)
+        self.executor = resolve(self.settings, self.job, desk, remembered)
         place = None if journal.directory is None else journal.directory.states
         states = ClientStates(place, memory_mb=self.settings.state_memory_mb)
         crew = hire(self.executor, self.settings, self.job, desk, halted)
@@ -144,7 +145,7 @@ class _Setup:
             buffers=self.buffers,
             buffer_policy=self.settings.buffers,
         )
-        fleet = Fleet(self.job, desk, crew)
+        fleet = Fleet(self.job, desk, crew, side_by_side=self.executor == "vectorized")
         loop = Loop(self.settings, fleet, server, states, journal, callback, halted, sampler)
         loop.extra = {"identity": self.identity, "executor": self.executor}
         try:

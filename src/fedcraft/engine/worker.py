@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import fcntl
 import json
 import os
@@ -14,7 +13,6 @@ from multiprocessing.connection import Connection
 from fedcraft.engine.bench import Bench
 from fedcraft.engine.job import Command, Desk, Job
 from fedcraft.engine.numerics import one_thread
-from fedcraft.engine.scratch import scratch_model
 
 __all__ = ["READY", "encode", "work"]
 
@@ -33,7 +31,7 @@ def work(job: Job, desk: Desk, connection: Connection, foreign: Sequence[Connect
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     one_thread()
     try:
-        _serve(Bench(job, desk, scratch_model(copy.deepcopy(job.module))), desk, connection)
+        _serve(Bench(job, desk), desk, connection)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass
     finally:
@@ -49,8 +47,8 @@ def encode(command: Command, units: int) -> bytes:
 def _serve(bench: Bench, desk: Desk, connection: Connection) -> None:
     connection.send_bytes(READY)
     while True:
-        units, kind, round_index, lr, report_loss, splits = json.loads(connection.recv_bytes())
-        command = Command(kind, round_index, lr, report_loss, tuple(splits))
+        units, kind, index, lr, report_loss, splits, group = json.loads(connection.recv_bytes())
+        command = Command(kind, index, lr, report_loss, tuple(splits), group)
         connection.send_bytes(_finish(bench, desk, command, units))
 
 
