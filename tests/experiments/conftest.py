@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -61,9 +60,9 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def offline(
     data_root: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Path]:
+) -> Path:
     """Nothing but the stand-ins can be read."""
     monkeypatch.setenv("FEDCRAFT_DATA", str(data_root))
     monkeypatch.setenv("FEDCRAFT_OFFLINE", "1")
     monkeypatch.setenv("FEDCRAFT_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-    yield data_root
+    return data_root

@@ -17,19 +17,21 @@ DEFAULT_GRID: dict[str, list[float]] = {
     "client_lr": [0.02, 0.1, 0.5],
     "server_lr": [0.1, 0.3, 1.0],
 }
-# A problem of minutes: 50 clients with mostly one or two digits each, a validation part to choose
-# the rates by, and grid points that diverge without ending the comparison.
-_FIRST_PROBLEM = {
-    "dataset": "digits",
-    "clients": 50,
-    "clients_per_round": 10,
-    "partition": "dirichlet",
-    "alpha": 0.1,
+# A validation part to choose the rates by, and grid points that diverge without ending it all.
+_ANY_PROBLEM = {
     "rounds": 100,
-    "batch_size": 20,
+    "clients_per_round": 10,
     "evaluate_every": 10,
     "validation_fraction": 0.25,
     "nonfinite": "stop",
+}
+# A problem of a minute: 50 clients with mostly one or two digits each.
+_FIRST_PROBLEM = _ANY_PROBLEM | {
+    "dataset": "digits",
+    "clients": 50,
+    "partition": "dirichlet",
+    "alpha": 0.1,
+    "batch_size": 20,
 }
 
 
@@ -65,7 +67,8 @@ def comparison_plan(
     """Return the runs of :func:`compare`; keys given as overrides leave the grid."""
     changes = dict(overrides or {})
     given, source = read_source(config)
-    base = merged(given if config is not None else _FIRST_PROBLEM, changes)
+    first = _ANY_PROBLEM if "dataset" in changes else _FIRST_PROBLEM
+    base = merged(given if config is not None else first, changes)
     chosen = DEFAULT_GRID if grid is None else grid
     rates = {key: values for key, values in chosen.items() if key not in changes}
     variants = tuple({"method": name} for name in methods)

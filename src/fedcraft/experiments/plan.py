@@ -69,7 +69,7 @@ class Plan:
         """Return every run of the plan once, checked, in the order of the grid."""
         found: dict[str, Config] = {}
         for changes in self._changes():
-            config = checked(self.base, changes, self.source, override="grid")
+            config = checked(self.base, changes, self.source, override=f"{self.source}: grid")
             found.setdefault(run_id(config), config)
         return list(found.values())
 

@@ -7,6 +7,7 @@ and the worker ends itself; a worker that dies takes only its own run with it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -79,12 +80,15 @@ class _Worker(threading.Thread):
         self._progress, self._ended = progress, ended
         self._child: subprocess.Popen[str] | None = None
         self._stopping = False
+        self._error: BaseException | None = None
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
 
     def wait(self) -> None:
-        """Join in steps, so that the main thread still sees Ctrl-C."""
+        """Join in steps, so that the main thread still sees Ctrl-C; errors of ours come out."""
         while self.is_alive():
             self.join(0.2)
+        if self._error is not None:
+            raise self._error
 
     def interrupt(self) -> None:
         """Ask the child for a last checkpoint, as Ctrl-C would, and see it off."""
@@ -99,7 +103,15 @@ class _Worker(threading.Thread):
             child.kill()
 
     def run(self) -> None:
-        """Take directories until there are none left."""
+        """Take directories until there are none left, then let the child go."""
+        try:
+            self._work()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._dismiss()
+
+    def _work(self) -> None:
         while not self._stopping:
             try:
                 directory = self._waiting.get_nowait()
@@ -109,8 +121,15 @@ class _Worker(threading.Thread):
             if not self._stopping:
                 self.outcomes.append(outcome)
                 self._ended(outcome)
-        if self._child is not None and self._child.stdin is not None:
-            self._child.stdin.close()
+
+    def _dismiss(self) -> None:
+        """Close the child's input, which ends it, even in the middle of a run."""
+        child = self._child
+        if child is not None and child.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                child.stdin.close()
+            child.wait()
+        self._errors.close()
 
     def _one(self, directory: Path) -> Outcome:
         child = self._living()

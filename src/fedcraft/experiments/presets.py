@@ -53,13 +53,13 @@ _TINY: dict[str, Any] = {
     "evaluate_every": 1,
     "diagnostics_every": 1,
 }
+_TINY_DEEP = {"samples": 80, "clients": 4, "clients_per_round": 2}
 _TINY_MODELS: dict[str, dict[str, Any]] = {
     "mlp": {},
     "cnn": {"samples": 240},
-    **dict.fromkeys(
-        ("resnet20", "resnet56", "resnet110"),
-        {"samples": 80, "clients": 4, "clients_per_round": 2},
-    ),
+    "resnet20": _TINY_DEEP,
+    "resnet56": _TINY_DEEP,
+    "resnet110": _TINY_DEEP,
 }
 
 
@@ -79,6 +79,11 @@ class Preset:
     published: str | None = None
     small: Keys = field(default_factory=dict)
 
+    @property
+    def names(self) -> list[str]:
+        """The methods, or what stands for them, in the order of the table."""
+        return [str(variant.get("label", variant["method"])) for variant in self.variants]
+
     def plan(self, scale: Scale = "paper", methods: Sequence[str] = (), **changes: Any) -> Plan:
         """Return the runs; ``methods`` keeps only those (by name or label), ``changes`` win."""
         if scale not in SCALES:
@@ -97,7 +102,7 @@ class Preset:
         return _TINY | _TINY_MODELS[self.base["model"]]
 
     def _chosen(self, methods: Sequence[str]) -> tuple[Keys, ...]:
-        names = {str(v.get("label", v["method"])): v for v in self.variants}
+        names = dict(zip(self.names, self.variants, strict=True))
         for method in methods:
             if method not in names:
                 raise ConfigError(

@@ -24,8 +24,9 @@ class Reproduction:
     result: SweepResult
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return our table, chosen on test data as the paper does, with the paper's beside it."""
-        ours = self.result.rows("test")
+        """Return our table in the paper's order, chosen on test data as the paper does."""
+        order = self.preset.names
+        ours = sorted(self.result.rows("test"), key=lambda row: order.index(row["method"]))
         return beside_published(ours, self.preset.published) if self.preset.published else ours
 
     def rank_correlation(self) -> float | None:

@@ -54,13 +54,16 @@ def settings_of(results: Iterable[Result]) -> list[Setting]:
 
 
 def best(results: Iterable[Result], judge: Judge = "test") -> dict[str, Setting]:
-    """Return the best setting of every method; the first one among equals."""
-    chosen: dict[str, Setting] = {}
+    """Return the best setting of every method; among equals the one with the smaller rates."""
+
+    def merit(setting: Setting) -> tuple[float, float, float]:
+        config = setting.runs[0].config
+        return setting.score(judge), -config.client_lr, -config.server_lr
+
+    rivals: dict[str, list[Setting]] = {}
     for setting in settings_of(results):
-        rival = chosen.get(setting.method)
-        if rival is None or setting.score(judge) > rival.score(judge):
-            chosen[setting.method] = setting
-    return chosen
+        rivals.setdefault(setting.method, []).append(setting)
+    return {method: max(settings, key=merit) for method, settings in rivals.items()}
 
 
 def can_validate(results: Sequence[Result]) -> bool:

@@ -1,0 +1,112 @@
+"""Stored results are small, hold no machine's traces, and give the table again."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from fedcraft.errors import DataError
+from fedcraft.experiments.plan import run_id
+from fedcraft.experiments.presets import preset
+from fedcraft.experiments.published import TABLES
+from fedcraft.experiments.reproduce import Reproduction, from_results
+from fedcraft.experiments.result import Result
+from fedcraft.experiments.results import beside_published, collect, rank_correlation, stored
+from fedcraft.experiments.run import run
+from fedcraft.experiments.sweep import SweepResult
+
+METHODS = ["fedavg", "fedavgm", "craft"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> tuple[Result, ...]:
+    """The tiny FEMNIST table, three methods at two rates each."""
+    folder = tmp_path_factory.mktemp("runs")
+    plan = preset("table-femnist").plan("tiny", METHODS, data_root=str(data_root), workers=1)
+    rates = {"client_lr": [0.05, 0.1], "server_lr": [0.1]}
+    configs = type(plan)(plan.base, rates, plan.variants).configs()
+    return tuple(run(config, out=folder / run_id(config)) for config in configs)
+
+
+def test_stored_results_give_the_same_table(runs: tuple[Result, ...], tmp_path: Path) -> None:
+    chosen = preset("table-femnist")
+    again = Reproduction(chosen, stored(collect(runs, tmp_path / "stored")))
+    fresh = Reproduction(chosen, SweepResult(tmp_path, runs))
+    assert [row["method"] for row in fresh.rows()] == METHODS
+    for ours, theirs in zip(fresh.rows(), again.rows(), strict=True):
+        assert ours["method"] == theirs["method"]
+        assert ours["client_lr"] == theirs["client_lr"]
+        for metric in ("mean", "best10", "worst10", "std"):
+            assert theirs[metric] == pytest.approx(ours[metric], abs=1e-5)
+
+
+def test_stored_results_are_small_and_name_no_machine(
+    runs: tuple[Result, ...], data_root: Path, tmp_path: Path
+) -> None:
+    folder = collect(runs, tmp_path / "stored")
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    assert {file.name for file in files} == {
+        "config.toml",
+        "status.json",
+        "metrics.jsonl",
+        "clients.csv",
+        "conflicts.csv",
+    }
+    assert sum(file.stat().st_size for file in files) < 10_000 * len(runs)
+    for file in files:
+        text = file.read_text()
+        assert str(data_root) not in text
+        assert not re.search(r"/(tmp|root|home|work)/", text), file
+
+
+def test_only_the_best_of_each_method_keeps_its_clients(
+    runs: tuple[Result, ...], tmp_path: Path
+) -> None:
+    folder = collect(runs, tmp_path / "stored")
+    assert len(list(folder.glob("*/clients.csv"))) == len(METHODS)
+    assert len(list(folder.glob("*/config.toml"))) == len(runs)
+
+
+def test_stored_configuration_repeats_the_run(
+    runs: tuple[Result, ...], data_root: Path, tmp_path: Path
+) -> None:
+    folder = collect(runs, tmp_path / "stored")
+    name = runs[0].directory.name
+    again = run(folder / name, out=tmp_path / "again", data_root=str(data_root), workers=1)
+    first = runs[0].directory / "model.safetensors"
+    assert (again.directory / "model.safetensors").read_bytes() == first.read_bytes()
+
+
+def test_reproduction_sets_the_paper_beside_ours(runs: tuple[Result, ...], tmp_path: Path) -> None:
+    collect(runs, tmp_path / "table-femnist")
+    made = from_results("table-femnist", tmp_path)
+    rows = {row["method"]: row for row in made.rows()}
+    assert rows["craft"]["mean_paper"] == 0.706
+    assert rows["craft"]["mean_difference"] == pytest.approx(rows["craft"]["mean"] - 0.706)
+    assert -1 <= made.rank_correlation() <= 1
+
+
+def test_rank_correlation_of_the_papers_own_numbers_is_one() -> None:
+    rows = [{"method": name, "mean": row.mean} for name, row in TABLES["femnist-mlp"].items()]
+    assert rank_correlation(beside_published(rows, "femnist-mlp")) == pytest.approx(1.0)
+    upside_down = [{**row, "mean": -row["mean"]} for row in rows]
+    assert rank_correlation(beside_published(upside_down, "femnist-mlp")) == pytest.approx(-1.0)
+    assert math.isnan(rank_correlation(beside_published(rows[:2], "femnist-mlp")))
+
+
+def test_method_the_paper_does_not_have_stands_alone() -> None:
+    (row,) = beside_published([{"method": "craft-fair", "mean": 0.7}], "femnist-mlp")
+    assert math.isnan(row["mean_paper"])
+
+
+def test_missing_results_say_how_to_make_them(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"--rerun.*--scale small"):
+        from_results("table-femnist", tmp_path)
+
+
+def test_nothing_to_collect_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="at least one finished run"):
+        collect([], tmp_path)

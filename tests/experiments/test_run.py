@@ -1,0 +1,181 @@
+"""A run directory holds all that is needed to repeat the run, and is never overwritten."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedcraft
+from fedcraft.engine import Callback
+from fedcraft.errors import ConfigError, DataError
+from fedcraft.experiments.result import Result, results_in
+from fedcraft.experiments.run import prepare, resume, run
+
+TINY = {
+    "rounds": 4,
+    "clients": 10,
+    "clients_per_round": 4,
+    "evaluate_every": 2,
+    "diagnostics_every": 1,
+    "checkpoint_every": 1,
+    "executor": "serial",
+}
+SAME_BITS = ("clients.csv", "conflicts.csv", "labels.csv", "split.npz", "model.safetensors")
+
+
+class StopAt(Callback):
+    """Dies after some rounds, as a machine does."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+
+    def on_round(self, record: Any) -> None:
+        if record["round"] == self.last:
+            raise RuntimeError("the machine went away")
+
+
+def same_bits(one: Path, other: Path) -> None:
+    for name in SAME_BITS:
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    untimed = [
+        [{k: v for k, v in r.items() if k not in ("seconds", "peak_memory_mb")} for r in rows]
+        for rows in (Result(one).records, Result(other).records)
+    ]
+    assert untimed[0] == untimed[1]
+
+
+@pytest.mark.parametrize("method", ["craft", "fedfv", "ditto+craft"])
+def test_its_config_toml_gives_the_same_bits(method: str, tmp_path: Path) -> None:
+    first = run(TINY, method=method, out=tmp_path / "a")
+    again = run(tmp_path / "a" / "config.toml", out=tmp_path / "b")
+    assert first.config == again.config
+    same_bits(first.directory, again.directory)
+
+
+def test_another_seed_gives_other_bits(tmp_path: Path) -> None:
+    run(TINY, out=tmp_path / "a")
+    run(tmp_path / "a", seed=5, out=tmp_path / "b")
+    with pytest.raises(AssertionError):
+        same_bits(tmp_path / "a", tmp_path / "b")
+
+
+def test_resumed_run_gives_the_bits_of_an_undisturbed_one(tmp_path: Path) -> None:
+    run(TINY, out=tmp_path / "whole")
+    with pytest.raises(RuntimeError, match="went away"):
+        run(TINY, out=tmp_path / "cut", callbacks=(StopAt(3),))
+    assert Result(tmp_path / "cut").state == "failed"
+    assert resume(tmp_path / "cut").state == "finished"
+    same_bits(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_finished_run_is_left_alone(tmp_path: Path) -> None:
+    done = run(TINY, out=tmp_path / "a")
+    before = {path: path.stat().st_mtime_ns for path in done.directory.rglob("*")}
+    resume(done.directory)
+    assert before == {path: path.stat().st_mtime_ns for path in done.directory.rglob("*")}
+
+
+def test_directory_with_a_run_is_never_written_to(tmp_path: Path) -> None:
+    run(TINY, out=tmp_path / "a")
+    with pytest.raises(ConfigError, match=r"holds a run already.*fedcraft resume"):
+        run(TINY, out=tmp_path / "a")
+
+
+def test_runs_without_out_get_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = [prepare(fedcraft.Config.model_validate(TINY)).name for _ in range(3)]
+    assert names[1:] == [f"{names[0]}-2", f"{names[0]}-3"]
+    assert names[0].startswith("craft-")
+
+
+def test_tables_are_tidy(tmp_path: Path) -> None:
+    result = run(TINY, out=tmp_path / "a", validation_fraction=0.25)
+    clients = result.clients()
+    assert list(clients.columns) == ["round", "client", "split", "metric", "value", "n"]
+    assert set(clients["split"]) == {"train", "test", "validation"}
+    last = clients.query("split == 'test' and metric == 'accuracy' and round == 4")
+    assert len(last) == 10
+    assert last["value"].mean() == pytest.approx(result.final("mean"))
+    assert len(result.rounds()) == 4
+    assert result.labels()["count"].sum() > 0
+    assert "min_cosine" in result.conflicts()
+
+
+def test_plain_csv_reads_in_polars(tmp_path: Path) -> None:
+    polars = pytest.importorskip("polars")
+    result = run(TINY, out=tmp_path / "a")
+    table = polars.read_csv(result.directory / "clients.csv")
+    assert table.height == len(result.clients())
+
+
+def test_missing_table_is_told(tmp_path: Path) -> None:
+    directory = prepare(fedcraft.Config.model_validate(TINY), tmp_path / "a")
+    with pytest.raises(DataError, match="the run is new"):
+        Result(directory).clients()
+
+
+def test_torn_last_line_is_ignored(tmp_path: Path) -> None:
+    result = run(TINY, out=tmp_path / "a")
+    with (result.directory / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 5, "evalu')
+    assert Result(result.directory).records[-1]["round"] == 4
+
+
+def test_results_are_found_below_a_folder(tmp_path: Path) -> None:
+    run(TINY, out=tmp_path / "deep" / "a")
+    assert [r.directory.name for r in results_in(tmp_path)] == ["a"]
+    with pytest.raises(DataError, match="nowhere"):
+        results_in(tmp_path / "nowhere")
+
+
+def test_diverged_run_is_stopped_and_known_as_such(tmp_path: Path) -> None:
+    result = run(TINY, out=tmp_path / "a", method="fedavg", client_lr=900.0, nonfinite="stop")
+    assert result.state == "stopped"
+    assert result.diverged
+    assert result.done
+
+
+def test_user_table_and_own_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [f"{k % 5},{k % 7}.0,{k % 3}.5,{k % 2}" for k in range(100)]
+    table = tmp_path / "mine.csv"
+    table.write_text("\n".join(["hospital,x,y,label", *rows]) + "\n", encoding="utf-8")
+    (tmp_path / "own_model.py").write_text(
+        "from torch import nn\n\n"
+        "def net(input_shape, classes, width=4):\n"
+        "    return nn.Sequential(nn.Linear(input_shape[0], width), nn.Linear(width, classes))\n",
+        encoding="utf-8",
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    result = run(
+        dataset=str(table),
+        model="own_model:net",
+        model_options={"width": 3},
+        data_options={"client": "hospital"},
+        clients=5,
+        clients_per_round=2,
+        rounds=2,
+        executor="serial",
+        out=tmp_path / "run",
+    )
+    assert result.state == "finished"
+    assert result.config.partition == "natural"
+
+
+def test_samples_limits_the_data(tmp_path: Path) -> None:
+    result = run(TINY, samples=250, out=tmp_path / "a")
+    last = result.clients().query("round == 4 and metric == 'accuracy'")
+    assert last["n"].sum() == 250
+    with pytest.raises(ConfigError, match="samples"):
+        run(TINY, samples=5000, out=tmp_path / "b")
+
+
+def test_status_says_how_it_ended(tmp_path: Path) -> None:
+    result = run(TINY, out=tmp_path / "a")
+    status = json.loads((result.directory / "status.json").read_text())
+    assert (status["state"], status["round"]) == ("finished", 4)
+    assert status["split_hash"]
