@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+from fedcraft.methods import methods
 from fedcraft.report import RunData, load_runs
 
 
@@ -35,6 +36,13 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def runs(comparison: Path) -> list[RunData]:
     return load_runs(comparison)
+
+
+@pytest.fixture(scope="session")
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> list[RunData]:
+    """Every method there is."""
+    names = [row.name for row in methods()]
+    return load_runs(_made.write_all_methods(tmp_path_factory.mktemp("crowd") / "runs", names))
 
 
 @pytest.fixture

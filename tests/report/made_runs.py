@@ -80,6 +80,15 @@ def write_comparison(root: Path, **changes: Any) -> Path:
     return root
 
 
+def write_all_methods(root: Path, names: list[str]) -> Path:
+    """One short run of every method, to see a crowded report."""
+    for place, name in enumerate(names):
+        level = 0.4 + 0.3 * place / len(names)
+        write_run(root / name, Made(method=name, level=level, rounds=20, clients=40))
+    write_run(root / "second seed", Made(method="craft", level=0.75, rounds=20, clients=40, seed=1))
+    return root
+
+
 def _write_config(folder: Path, made: Made) -> None:
     values = {
         "method": made.method,
@@ -216,7 +225,7 @@ def _write_conflicts(folder: Path, made: Made, written: int, rng: np.random.Gene
             for depth, layer in enumerate((*LAYERS, "all")):
                 low = 0.25 - 0.05 * depth if aligned else -0.1 - 0.09 * depth
                 cosine = float(np.clip(low + rng.normal(scale=0.12), -1, 1))
-                norm = float((1.4 - 0.01 * number) * rng.uniform(0.8, 1.2)) if aligned else 0.0
+                norm = float(1.4 * np.exp(-number / 80) * rng.uniform(0.8, 1.2)) if aligned else 0.0
                 row = [number, layer, cosine, cosine + 0.3, 3, 2, 0 if cosine > 0 else 1]
                 writer.writerow([*row, 1e-7, 10, 10, norm])
 

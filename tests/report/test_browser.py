@@ -43,6 +43,11 @@ def page(runs: list[RunData], tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
+def crowded_page(crowd: list[RunData], tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_page(crowd, tmp_path_factory.mktemp("crowded") / "page.html").as_uri()
+
+
+@pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     options = webdriver.ChromeOptions()
     options.binary_location = str(CHROMIUM)
@@ -213,39 +218,46 @@ def test_light_and_dark_follow_the_system_and_the_button(driver: Driver, page: s
     assert_quiet(driver, page)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 390, 768, 1280])
-def test_nothing_sticks_out_of_the_screen(
-    driver: Driver, page: str, width: int, theme: str
-) -> None:
-    show(driver, page, width, theme)
+OUTSIDE = """
+  return [...document.querySelectorAll('figure.chart text')].filter((text) => {
+    const own = text.getBoundingClientRect();
+    const card = text.closest('section').getBoundingClientRect();
+    return own.left < card.left || own.right > card.right + 0.5;
+  }).map((text) => text.textContent)"""
+OVERLAPPING = """
+  return [...document.querySelectorAll('figure.chart svg')].flatMap((svg) => {
+    const texts = [...svg.querySelectorAll('text')];
+    const boxes = texts.map((t) => [t.textContent, t.getBoundingClientRect()]);
+    return boxes.flatMap(([name, a], i) => boxes.slice(i + 1).filter(([, b]) =>
+      Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
+      && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 5
+    ).map(([other]) => `${svg.getAttribute('aria-label')}: ${name} / ${other}`));
+  })"""
+
+
+def assert_fits(driver: Driver, width: int) -> None:
     driver.execute_script("document.querySelectorAll('details').forEach((d) => { d.open = true })")
     root = "const root = document.documentElement; "
     wide, room = driver.execute_script(root + "return [root.scrollWidth, root.clientWidth]")
     assert wide <= room <= width
-    outside = """
-      return [...document.querySelectorAll('figure.chart text')].filter((text) => {
-        const own = text.getBoundingClientRect();
-        const card = text.closest('section').getBoundingClientRect();
-        return own.left < card.left || own.right > card.right + 0.5;
-      }).map((text) => text.textContent)"""
-    assert driver.execute_script(outside) == []
+    assert driver.execute_script(OUTSIDE) == []
+    assert driver.execute_script(OVERLAPPING) == []
+
+
+@pytest.mark.parametrize("width", [360, 390, 768, 1280])
+def test_nothing_sticks_out_and_no_label_lies_on_another(
+    driver: Driver, page: str, width: int
+) -> None:
+    show(driver, page, width, "dark")
+    assert_fits(driver, width)
     assert_quiet(driver, page)
 
 
-@pytest.mark.parametrize("width", [360, 1280])
-def test_no_label_lies_on_another(driver: Driver, page: str, width: int) -> None:
-    show(driver, page, width, "light")
-    overlapping = """
-      return [...document.querySelectorAll('figure.chart svg')].flatMap((svg) => {
-        const texts = [...svg.querySelectorAll('text')];
-        const boxes = texts.map((t) => [t.textContent, t.getBoundingClientRect()]);
-        return boxes.flatMap(([name, a], i) => boxes.slice(i + 1).filter(([, b]) =>
-          Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
-          && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 5
-        ).map(([other]) => `${svg.getAttribute('aria-label')}: ${name} / ${other}`));
-      })"""
-    assert driver.execute_script(overlapping) == []
+@pytest.mark.parametrize("width", [360, 768, 1280])
+def test_all_methods_at_once_still_fit(driver: Driver, crowded_page: str, width: int) -> None:
+    show(driver, crowded_page, width, "light")
+    assert_fits(driver, width)
+    assert_quiet(driver, crowded_page)
 
 
 def test_printing_shows_everything_on_white(driver: Driver, page: str) -> None:

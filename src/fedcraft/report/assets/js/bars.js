@@ -6,7 +6,11 @@ function barChart(host, width, options) {
     host.append(html("p", { class: "absent" }, "No method is selected."));
     return;
   }
-  const names = Math.min(Math.max(...rows.map((r) => textWidth(r.label, true))) + 12, width * 0.4);
+  const names = nameRoom(
+    rows.map((r) => r.label),
+    width,
+    12,
+  );
   const room = Math.max(0, ...rows.map((r) => textWidth(r.end || ""))) + 12;
   const rise = 30,
     top = 6,
@@ -64,7 +68,7 @@ function drawBar(root, row, x, names, top, rise) {
         class: "name",
         style: row.style || "--c: var(--ink)",
       },
-      row.label,
+      fit(row.label, names - 12),
     ),
   );
   let right = 0,

@@ -91,7 +91,8 @@ function bestMeanWorst(host, width, problem, _, label) {
     host,
     RINGS.map((r) => [r.name, r.style]),
   );
-  (spokes.length < 3 ? rangeChart : radarChart)(host, width, spokes, label);
+  const crowded = spokes.length > (width < 420 ? 9 : 18);
+  (spokes.length < 3 || crowded ? rangeChart : radarChart)(host, width, spokes, label);
 }
 
 function spreadChart(host, width, problem, _, label) {
@@ -118,34 +119,34 @@ function spreadChart(host, width, problem, _, label) {
   barChart(host, width, { rows, label, xTitle: "Standard deviation of client accuracy" });
 }
 
+// Counts, or shares of clients where the methods have different numbers of seeds.
 function winnersChart(host, width, problem, _, label) {
   const { methods, baseline } = problem.charts.gains;
-  const rows = shownMethods(problem)
-    .filter((m) => methods[m.key])
-    .map((m) => {
-      const { winners, losers, same, gain } = methods[m.key];
-      const tip = [
-        ["Gain", winners],
-        ["Lose", losers],
-        ["Same", same],
-      ].map(([name, n]) => ({ name, value: `${n} of ${gain.length}` }));
-      return {
-        label: m.label,
-        style: colour(m),
-        parts: [
-          { value: winners, style: "--c: var(--pos)" },
-          { value: -losers, style: "--c: var(--neg)" },
-        ],
-        end: String(winners),
-        start: String(losers),
-        tip,
-      };
-    });
+  const shown = shownMethods(problem).filter((m) => methods[m.key]);
+  const shares = new Set(shown.map((m) => methods[m.key].gain.length)).size > 1;
+  const unit = shares ? " %" : "";
+  const rows = shown.map((m) => {
+    const { winners, losers, same, gain } = methods[m.key];
+    const scaled = (n) => (shares ? Math.round((100 * n) / gain.length) : n);
+    const counts = { Gain: winners, Lose: losers, Same: same };
+    return {
+      label: m.label,
+      style: colour(m),
+      parts: [
+        { value: scaled(winners), style: "--c: var(--pos)" },
+        { value: -scaled(losers), style: "--c: var(--neg)" },
+      ],
+      end: scaled(winners) + unit,
+      start: scaled(losers) + unit,
+      tip: Object.entries(counts).map(([name, n]) => ({ name, value: `${n} of ${gain.length}` })),
+    };
+  });
   legend(host, [
     [`Worse than under ${baseline}`, "--c: var(--neg)"],
     ["Better", "--c: var(--pos)"],
   ]);
-  barChart(host, width, { rows, label, xTitle: "Clients", xText: (v) => String(Math.abs(v)) });
+  const xTitle = shares ? "Share of the clients, %" : "Clients";
+  barChart(host, width, { rows, label, xTitle, xText: (v) => String(Math.abs(v)) });
 }
 
 function gainsDetail(host, width, problem, pick, label) {

@@ -19,7 +19,11 @@ function rowsChart(host, width, series, label) {
     host.append(html("p", { class: "absent" }, "No method is selected."));
     return;
   }
-  const names = Math.max(...series.map((s) => textWidth(s.label, true))) + 14;
+  const names = nameRoom(
+    series.map((s) => s.label),
+    width,
+    14,
+  );
   const rise = series.length > 8 ? 44 : width > 620 ? 62 : 54,
     top = 8,
     bottom = top + series.length * rise;
@@ -71,7 +75,7 @@ function rowsChart(host, width, series, label) {
       svg(
         "text",
         { x: names - 12, y: base - 8, "text-anchor": "end", class: "name", style: s.style },
-        s.label,
+        fit(s.label, names - 14),
       ),
     );
   });

@@ -102,3 +102,14 @@ function textWidth(text, bold = false) {
   ruler.font = `${bold ? "600 " : ""}12px ${getComputedStyle(document.body).fontFamily}`;
   return ruler.measureText(text).width;
 }
+
+// The room that names take at the left of a chart, and a name cut to fit into it.
+function nameRoom(names, width, gap) {
+  return Math.min(Math.max(...names.map((name) => textWidth(name, true))) + gap, width * 0.36);
+}
+
+function fit(text, room) {
+  let letters = text.length;
+  while (letters > 4 && textWidth(clip(text, letters), true) > room) letters -= 1;
+  return clip(text, letters);
+}

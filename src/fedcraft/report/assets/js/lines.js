@@ -145,7 +145,10 @@ function lineChart(host, width, options) {
   const wide = width > 620;
   const named = options.names !== false && wide;
   const room = named ? Math.max(...series.map((s) => textWidth(s.label, true))) + 14 : 10;
-  const height = options.height || (wide ? 360 : 270);
+  const height = Math.max(
+    options.height || (wide ? 360 : 270),
+    named ? 70 + 15 * series.length : 0,
+  );
   const [xLow, xHigh] =
     options.xRange ||
     extent(

@@ -98,10 +98,15 @@ function radarChart(host, width, spokes, label) {
 const ringRows = (spoke) =>
   RINGS.map((r, k) => ({ name: r.name, style: r.style, value: short(spoke.values[k]) }));
 
-// With fewer than three spokes there is no area: a line from worst to best for each method.
+// With fewer than three spokes there is no area, with many of them no room on a phone: a line from
+// worst to best for each method.
 function rangeChart(host, width, spokes, label) {
-  const names = Math.max(...spokes.map((s) => textWidth(s.label, true))) + 14;
-  const rise = 40,
+  const names = nameRoom(
+    spokes.map((s) => s.label),
+    width,
+    14,
+  );
+  const rise = spokes.length > 6 ? 26 : 40,
     top = 8,
     bottom = top + spokes.length * rise;
   const root = canvas(host, width, bottom + 42, label);
@@ -125,7 +130,7 @@ function rangeChart(host, width, spokes, label) {
       svg(
         "text",
         { x: names - 12, y: y + 4, "text-anchor": "end", class: "name", style: s.style },
-        s.label,
+        fit(s.label, names - 14),
       ),
     );
     root.append(
