@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import traceback
 from collections.abc import Sequence
@@ -13,7 +12,6 @@ from fedcraft.cluster.parcels import Answer, Broadcast, Errand, Packed, Shipment
 from fedcraft.engine.bench import Bench
 from fedcraft.engine.job import Command, Shard, shards
 from fedcraft.engine.numerics import one_thread
-from fedcraft.engine.scratch import scratch_model
 
 __all__ = ["About", "Failure", "Hand"]
 
@@ -44,7 +42,7 @@ class Hand:
 
         one_thread()
         job, self._desk = parcels.unship(shipment)
-        self._bench = Bench(job, self._desk, scratch_model(copy.deepcopy(job.module)))
+        self._bench = Bench(job, self._desk)
         return About(ray.get_runtime_context().get_node_id(), os.getpid())
 
     def do(

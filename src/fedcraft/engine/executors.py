@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable
 
@@ -16,7 +17,10 @@ from fedcraft.engine.sampling import draw_clients
 from fedcraft.engine.settings import Settings
 from fedcraft.errors import ConfigError
 
-__all__ = ["device_of", "hire", "resolve"]
+__all__ = ["ADAPTERS", "device_of", "hire", "resolve"]
+
+# Executors from the rooms above this one, by the path of their ``hire``.
+ADAPTERS: dict[str, str] = {"ray": "fedcraft.cluster:hire"}
 
 _REPEATS = 3
 _CLEARLY_FASTER = 1.25
@@ -28,7 +32,7 @@ def device_of(settings: Settings) -> torch.device:
     wanted = settings.device
     if wanted == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device: expected 'cpu' or 'auto', found 'cuda', but torch sees no GPU")
-    if wanted == "cpu" or settings.executor in ("serial", "processes"):
+    if wanted == "cpu" or settings.executor in ("serial", "processes", *ADAPTERS):
         return torch.device("cpu")
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -59,6 +63,10 @@ def hire(
     executor: str, settings: Settings, job: Job, desk: Desk, halted: Callable[[], bool]
 ) -> Crew:
     """Return the crew of an executor."""
+    if executor in ADAPTERS:
+        module, _, name = ADAPTERS[executor].partition(":")
+        crew: Crew = getattr(importlib.import_module(module), name)(settings, job, desk, halted)
+        return crew
     alone = settings.worker_count == 1 or job.device.type != "cpu"
     if executor == "serial" or (executor == "vectorized" and alone):
         return SerialCrew(Bench(job, desk), halted)

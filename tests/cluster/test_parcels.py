@@ -1,0 +1,193 @@
+"""What travels arrives as it left, and is laid where a local worker would have written it."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections import deque
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from fedcraft.cluster import parcels
+from fedcraft.cluster.crew import _Flight, _Phase
+from fedcraft.cluster.hand import Failure, Hand
+from fedcraft.data import federate, load
+from fedcraft.engine import WorkerError
+from fedcraft.engine.bench import Bench
+from fedcraft.engine.job import SPLITS, Command, Desk, Job, shards
+from fedcraft.local import local_objective
+from fedcraft.models import build
+
+SLOTS = 4
+
+
+@pytest.fixture(scope="module")
+def job() -> Job:
+    dataset = load("digits")
+    federation = federate(dataset, "dirichlet", SLOTS, seed=1, alpha=0.5, min_size=20)
+    module = build("mlp", input_shape=dataset.input_shape, classes=10, seed=2, hidden=(8,))
+    return Job(
+        module=module,
+        objective=local_objective("ditto", lam=0.5),
+        federation=federation,
+        tensors=federation.tensors(),
+        epochs=1,
+        batch_size=32,
+        seed=3,
+        evaluate_batch=64,
+    )
+
+
+def server_desk(job: Job) -> Desk:
+    flat = torch.cat([value.detach().flatten() for value in job.module.parameters()])
+    samples = {split: int(getattr(job.federation, split).indices.size) for split in SPLITS}
+    desk = Desk(SLOTS, flat.numel(), flat.dtype, samples, 100)
+    desk.theta.copy_(flat)
+    desk.initial.copy_(flat + 0.01)
+    desk.clients[:] = range(SLOTS)
+    desk.before.put(1, {"personal": flat * 0.9})
+    return desk
+
+
+def sent(value):
+    """As Ray does it: arrays beside the pickle, and read-only when they arrive."""
+    buffers: list[pickle.PickleBuffer] = []
+    content = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    return pickle.loads(content, buffers=[bytes(buffer.raw()) for buffer in buffers])
+
+
+@pytest.fixture
+def hand(job, monkeypatch) -> Hand:
+    context = SimpleNamespace(get_node_id=lambda: "here")
+    ray = SimpleNamespace(get_runtime_context=lambda: context)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    made = Hand()
+    made.prepare(sent(parcels.ship(job, server_desk(job), SLOTS)))
+    yield made
+    torch.set_flush_denormal(False)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.randn(3, 4),
+        torch.randn(3, 4).t(),
+        torch.tensor(7),
+        torch.zeros(0, 5),
+        torch.randn(5).to(torch.bfloat16),
+        torch.tensor([True, False]),
+    ],
+    ids=["float32", "transposed", "scalar", "empty", "bfloat16", "bool"],
+)
+def test_a_tensor_arrives_as_it_left(tensor):
+    found = parcels.unpack(sent(parcels.pack(tensor)))
+    assert found.dtype == tensor.dtype
+    assert found.shape == tensor.shape
+    assert torch.equal(found, tensor)
+
+
+def test_samples_that_tensors_and_data_set_share_travel_once(job):
+    federation = job.federation
+    raw = torch.from_numpy(federation.dataset.labels)
+    shipment = parcels.ship(job, server_desk(job), SLOTS)
+    assert job.tensors.labels.data_ptr() == raw.data_ptr()
+    assert shipment.labels is shipment.job.federation.dataset.labels
+
+
+def test_a_data_set_on_disk_travels_as_a_plain_array(job, tmp_path):
+    dataset = job.federation.dataset
+    mapped = np.memmap(tmp_path / "x", np.float32, "w+", shape=(len(dataset), 64))
+    mapped[:] = job.tensors.inputs.reshape(len(dataset), 64)
+    federation = replace(job.federation, dataset=replace(dataset, inputs=mapped))
+    moved = replace(job, federation=federation, tensors=federation.tensors())
+    shipment = parcels.ship(moved, server_desk(job), SLOTS)
+    assert type(shipment.inputs) is np.ndarray
+    assert shipment.inputs is shipment.job.federation.dataset.inputs
+    arrived, _ = parcels.unship(sent(shipment))
+    assert torch.equal(arrived.tensors.inputs, moved.tensors.inputs)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Command("train", 5, 0.1, report_loss=True),
+        Command("loss", 5),
+        Command("personal", 5, 0.1, splits=("test", "train")),
+        Command("evaluate", 5, splits=("test", "train")),
+    ],
+    ids=lambda command: command.kind,
+)
+def test_a_phase_far_away_leaves_the_desk_of_one_done_here(job, hand, command):
+    here, there = server_desk(job), server_desk(job)
+    plan = shards(job, command.splits) if command.kind == "evaluate" else []
+    units = list(range(len(plan) or SLOTS))
+    bench = Bench(job, here)
+    for unit in units:
+        bench.do(command, unit)
+    errands = [sent(parcels.errand(there, command, unit)) for unit in units]
+    model, initial = sent(parcels.broadcast(there)), sent(parcels.pack(there.initial))
+    for start in range(0, len(errands), SLOTS):
+        some = errands[start : start + SLOTS]
+        answers = sent(hand.do(command, some, model, initial))
+        for errand, answer in zip(some, answers, strict=True):
+            shard = plan[errand.unit] if plan else None
+            parcels.deliver(there, command, errand.unit, shard, answer)
+    here.report[:, -1] = there.report[:, -1] = 0.0  # seconds
+    np.testing.assert_array_equal(here.report, there.report)
+    np.testing.assert_array_equal(here.scores, there.scores)
+    assert torch.equal(here.updates, there.updates)
+    for split in command.splits:
+        assert torch.equal(here.losses[split], there.losses[split])
+        assert torch.equal(here.correct[split], there.correct[split])
+    for slot in range(SLOTS):
+        ours, theirs = here.after.get(slot), there.after.get(slot)
+        assert (ours is None) == (theirs is None) == (command.kind != "train")
+        if ours is not None and theirs is not None:
+            assert ours.keys() == theirs.keys()
+            assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_failing_client_is_named_with_its_traceback(job, hand):
+    def broken(*_):
+        raise ZeroDivisionError("own trouble")
+
+    desk = server_desk(job)
+    object.__setattr__(hand._bench.job, "data", broken)
+    errands = [parcels.errand(desk, Command("train", 0, 0.1), 2)]
+    found = hand.do(
+        Command("train", 0, 0.1), errands, parcels.broadcast(desk), parcels.pack(desk.initial)
+    )
+    assert isinstance(found, Failure)
+    assert found.client == 2
+    assert "in broken" in found.text
+    assert "own trouble" in found.text
+
+
+def phase(units: int) -> _Phase:
+    return _Phase(Command("train", 0), deque(range(units)), (None, None), [])
+
+
+def test_a_task_takes_one_long_unit_and_a_few_short_ones():
+    left = phase(64)
+    assert left.take(8, 2) == [0, 63, 62, 61, 60, 59, 58, 57]
+    assert left.take(8, 4) == [1, 56, 55]
+    assert phase(3).take(8, 2) == [0]
+
+
+def test_units_of_a_lost_task_come_first_again():
+    left = phase(6)
+    lost = _Flight(None, left.take(1, 1) + left.take(1, 1))
+    left.again(lost, RuntimeError("gone"))
+    assert list(left.waiting) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_unit_that_keeps_killing_its_workers_is_an_error():
+    left = phase(2)
+    for _ in range(3):
+        left.again(_Flight(None, [left.waiting.popleft()]), RuntimeError("gone"))
+    with pytest.raises(WorkerError, match="4 workers were lost over the same unit"):
+        left.again(_Flight(None, [left.waiting.popleft()]), RuntimeError("gone"))

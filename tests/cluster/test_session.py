@@ -1,0 +1,21 @@
+"""Without Ray, with a wrong address: errors that say what to do."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from fedcraft.cluster import Session
+from fedcraft.engine.executors import ADAPTERS
+from fedcraft.errors import MissingExtraError
+
+
+def test_the_executor_is_found_where_the_engine_looks_for_it():
+    assert ADAPTERS["ray"] == "fedcraft.cluster:hire"
+
+
+def test_without_ray_the_error_has_the_pip_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'fedcraft\[ray\]'"):
+        Session("local")
