@@ -1,0 +1,213 @@
+"""The command line: what it prints, where, and with which exit code."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from fedcraft import __version__
+from fedcraft.cli.app import app
+from fedcraft.experiments.config import Config
+
+TINY = ["rounds=3", "clients=10", "clients_per_round=4", "evaluate_every=3", "executor=serial"]
+COMMANDS = [
+    *("run", "resume", "compare", "sweep", "reproduce", "report", "table", "methods", "bench"),
+    *("data list", "data get", "data show", "config default", "config schema"),
+]
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def bad_configs() -> list[Any]:
+    path = Path(__file__).parents[1] / "experiments" / "bad_configs.py"
+    spec = importlib.util.spec_from_file_location("cli_bad_configs", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module.BAD_CONFIGS
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("cli") / "a"
+    assert call("run", *TINY, "--out", str(out), "--quiet").exit_code == 0
+    return out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str) -> None:
+    result = call(*command.split(), "--help")
+    assert result.exit_code == 0
+    assert "Usage" in result.stdout
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if " " not in c and c != "methods"])
+def test_every_command_with_arguments_gives_an_example(command: str) -> None:
+    shown = " ".join(call(command, "--help").stdout.split())
+    assert "Example" in shown
+    assert shown.count(f"fedcraft {command}") >= 2
+
+
+def test_version() -> None:
+    assert call("--version").stdout.strip() == f"fedcraft {__version__}"
+
+
+def test_run_prints_the_table_and_how_to_get_a_page(here: Path) -> None:
+    result = call("run", *TINY, "--out", "a")
+    assert result.exit_code == 0
+    assert "CRAFT" in result.stdout
+    assert "Worst 10 %" in result.stdout
+    assert "fedcraft report a" in result.stderr
+    assert tomllib.loads((here / "a/config.toml").read_text())["rounds"] == 3
+
+
+def test_quiet_run_prints_nothing(here: Path) -> None:
+    result = call("run", *TINY, "--out", "a", "--quiet")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_json_of_a_run_is_json_and_nothing_else(here: Path) -> None:
+    result = call("run", *TINY, "--out", "a", "--json")
+    told = json.loads(result.stdout)
+    assert told["state"] == "finished"
+    assert told["method"] == "craft"
+    assert 0 <= told["evaluation"]["mean"] <= 1
+
+
+def test_run_directory_as_configuration_gives_the_same_model(a_run: Path, tmp_path: Path) -> None:
+    again = tmp_path / "b"
+    assert call("run", str(a_run / "config.toml"), "--out", str(again), "-q").exit_code == 0
+    name = "model.safetensors"
+    assert (again / name).read_bytes() == (a_run / name).read_bytes()
+
+
+def test_resume_of_a_finished_run_shows_it(a_run: Path) -> None:
+    result = call("resume", str(a_run), "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["state"] == "finished"
+
+
+@pytest.mark.parametrize("bad", bad_configs(), ids=lambda bad: bad.name)
+def test_bad_configuration_is_one_message_and_exit_code_2(bad: Any, here: Path) -> None:
+    (here / "mine.toml").write_text(bad.text, encoding="utf-8")
+    result = call("run", "mine.toml", "--out", "a")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    message = " ".join(result.stderr.split())
+    assert message.count("error:") == 1
+    assert "mine.toml" in message
+    assert bad.key in message
+    assert bad.fix in message
+    assert "Traceback" not in message
+    assert not (here / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["run", "client_rl=0.1"], "client_lr"),
+        (["run", "a.toml", "b.toml"], "one configuration file"),
+        (["run", "nowhere.toml"], "does not exist"),
+        (["run", "rounds=1", "clients=1000"], "clients"),
+        (["compare", "fedavgg"], "fedavg"),
+        (["reproduce", "table-femnits"], "table-femnist"),
+        (["reproduce", "table-femnist", "--results", "nowhere"], "--rerun"),
+        (["report", "nowhere"], "nowhere"),
+        (["data", "get", "cifar11"], "cifar10"),
+    ],
+)
+def test_what_cannot_start_is_told_with_exit_code_2(
+    words: list[str], named: str, here: Path
+) -> None:
+    result = call(*words)
+    assert result.exit_code == 2
+    assert named in " ".join(result.stderr.split())
+
+
+def test_run_that_fails_on_the_way_has_exit_code_1(here: Path) -> None:
+    result = call("run", *TINY, "method=fedavg", "client_lr=900", "rounds=9", "--out", "a", "-q")
+    assert result.exit_code == 1
+    assert "NaN or Inf" in result.stderr
+
+
+def test_debug_shows_the_traceback(here: Path) -> None:
+    result = call("--debug", "run", "client_rl=1")
+    assert type(result.exception).__name__ == "ConfigError"
+
+
+def test_config_default_is_a_configuration() -> None:
+    assert Config.model_validate(tomllib.loads(call("config", "default").stdout)) == Config()
+
+
+def test_config_schema_is_the_schema() -> None:
+    assert json.loads(call("config", "schema").stdout)["properties"].keys() == set(
+        Config.model_fields
+    )
+
+
+def test_methods_lists_all_of_them() -> None:
+    from fedcraft.methods import methods
+
+    told = json.loads(call("methods", "--json").stdout)
+    assert [row["name"] for row in told] == [row.name for row in methods()]
+    assert "craft" in call("methods").stdout
+
+
+def test_data_list_and_get_and_show(here: Path) -> None:
+    assert {row["name"] for row in json.loads(call("data", "list", "--json").stdout)} >= {"digits"}
+    assert "1,797 samples" in call("data", "get", "digits").stdout
+    facts = json.loads(call("data", "show", "digits", "clients=20", "--json").stdout)
+    assert facts["clients"] == 20
+    assert len(facts["split hash"]) == 64
+
+
+def test_reproduce_without_a_name_lists_the_experiments() -> None:
+    told = json.loads(call("reproduce", "--json").stdout)
+    assert "table-femnist" in {row["name"] for row in told}
+
+
+@pytest.mark.parametrize("format", ["md", "latex", "csv"])
+def test_table_of_runs(a_run: Path, format: str) -> None:
+    result = call("table", str(a_run), "--format", format)
+    assert result.exit_code == 0
+    assert "CRAFT" in result.stdout
+
+
+def test_report_is_written_where_asked(a_run: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    result = call("report", str(a_run), "-o", str(page))
+    assert result.exit_code == 0
+    assert page.read_text(encoding="utf-8").lstrip().lower().startswith("<!doctype html>")
+
+
+def test_bench_times_each_executor() -> None:
+    rows = json.loads(call("bench", *TINY[:4], "workers=2", "--json").stdout)
+    assert [row["executor"] for row in rows] == ["serial", "processes"]
+    assert all(row["train"] > 0 for row in rows)
+
+
+def test_completion_knows_keys_and_names() -> None:
+    from fedcraft.cli.complete import complete_experiment, complete_method, complete_override
+
+    assert "client_lr=" in list(complete_override("client_"))
+    assert list(complete_override("aggre")) == ["aggregator."]
+    assert list(complete_override("method=fedavg")) == ["method=fedavg", "method=fedavgm"]
+    assert list(complete_override("executor=s")) == ["executor=serial"]
+    assert "craft" in list(complete_method("cr"))
+    assert "history" in list(complete_experiment("h"))

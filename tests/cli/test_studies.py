@@ -1,0 +1,162 @@
+"""Comparisons, sweeps and reproductions from the command line, end to end."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedcraft.cli.app import app
+from fedcraft.experiments.presets import METHODS
+from fedcraft.experiments.result import Result
+
+TINY = ["rounds=3", "clients=10", "clients_per_round=4", "evaluate_every=3"]
+
+
+def call(*words: str):
+    return CliRunner().invoke(app, list(words))
+
+
+def data_makers():
+    path = Path(__file__).parents[1] / "experiments" / "conftest.py"
+    spec = importlib.util.spec_from_file_location("experiment_data", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_compare_prints_table_and_report_and_does_nothing_twice(here: Path) -> None:
+    words = ["compare", "craft", "fedavg", *TINY, "client_lr=0.1"]
+    first = call(*words)
+    assert first.exit_code == 0, first.stderr
+    for text in ("CRAFT", "FedAvg", "Mean", "Best 10 %", "Worst 10 %", "Std", "Conflicts"):
+        assert text in first.stdout
+    assert "validation" in first.stdout
+    assert (here / "runs/compare/report.html").is_file()
+    second = call(*words, "--json")
+    told = json.loads(second.stdout)
+    assert set(told["tables"]) == {"validation", "test"}
+    assert set(told["runs"].values()) == {"finished"}
+    assert len(told["runs"]) == 6
+    third = call(*words)
+    assert "6 of 6 runs are done already" in third.stderr
+
+
+def test_estimates_train_nothing(here: Path) -> None:
+    told = json.loads(call("compare", *TINY, "--estimate", "--json").stdout)
+    assert told["runs"] == 36
+    assert told["seconds"] > 0
+    assert not (here / "runs").exists()
+
+
+@pytest.mark.slow
+def test_failed_runs_are_reported_at_the_end_with_exit_code_1(here: Path) -> None:
+    (here / "mine.toml").write_text(
+        'method = "fedavg"\nrounds = 8\nclients = 10\nclients_per_round = 4\n'
+        "[grid]\nclient_lr = [0.1, 900.0]\n"
+    )
+    result = call("sweep", "mine.toml", "--no-report", "--jobs", "1")
+    assert result.exit_code == 1
+    assert "1 of 2 runs failed" in result.stderr
+    assert "FedAvg" in result.stdout
+    assert "as the paper does" in result.stdout
+
+
+def test_sweep_without_a_grid_is_told(here: Path) -> None:
+    (here / "mine.toml").write_text("rounds = 2\n")
+    result = call("sweep", "mine.toml")
+    assert result.exit_code == 2
+    assert "[grid]" in result.stderr
+
+
+@pytest.mark.slow
+def test_reproduce_table_femnist_at_tiny_scale_gives_table_and_figures(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data_makers().write_femnist(here / "data")
+    monkeypatch.setenv("FEDCRAFT_DATA", str(here / "data"))
+    monkeypatch.setenv("FEDCRAFT_CACHE", str(here / "cache"))
+    result = call("reproduce", "table-femnist", "--scale", "tiny", "--out", "out")
+    assert result.exit_code == 0, result.stderr
+    assert "Rank correlation with the paper's means" in result.stdout
+    assert "0.706" in result.stdout
+    out = here / "out"
+    assert len(list(out.glob("*/config.toml"))) == len(METHODS)
+    assert all(Result(path.parent).done for path in out.glob("*/config.toml"))
+    assert (out / "report.html").is_file()
+    names = {file.stem for file in (out / "figures").iterdir()}
+    assert any("convergence" in name for name in names)
+    assert any("distribution" in name for name in names)
+    for suffix, text in (("md", "CRAFT"), ("tex", "toprule"), ("csv", "craft")):
+        assert text in (out / f"table.{suffix}").read_text()
+
+
+def interrupt(process: subprocess.Popen[str], started: Path) -> tuple[str, int]:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if started.is_file() and started.stat().st_size > 0:
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=120)
+    return told, process.returncode
+
+
+def start(*words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "fedcraft", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_a_checkpoint_and_prints_the_resume_command(here: Path) -> None:
+    keys = ["rounds=3000", "clients=10", "clients_per_round=4", "checkpoint_every=0"]
+    keys += ["evaluate_every=0", "executor=serial"]
+    process = start("run", *keys, "--out", "a")
+    told, code = interrupt(process, here / "a" / "metrics.jsonl")
+    assert code == 130
+    assert "fedcraft resume a" in told
+    assert "Traceback" not in told
+    assert Result(here / "a").state == "interrupted"
+    (checkpoint,) = (here / "a" / "checkpoints").iterdir()
+    rounds = int(checkpoint.name.rpartition("-")[2])
+    assert 0 < rounds < 3000
+    assert Result(here / "a").records[-1]["round"] == rounds
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_sweep_saves_checkpoints_of_its_runs(here: Path) -> None:
+    (here / "mine.toml").write_text(
+        "rounds = 3000\nclients = 10\nclients_per_round = 4\ncheckpoint_every = 0\n"
+        "evaluate_every = 0\n[grid]\nseed = [1]\n"
+    )
+    process = start("sweep", "mine.toml", "--out", "out", "--jobs", "1")
+    deadline = time.monotonic() + 120
+    while not list(here.glob("out/*/metrics.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    (table,) = here.glob("out/*/metrics.jsonl")
+    told, code = interrupt(process, table)
+    assert code == 130
+    assert "The same command goes on" in told
+    assert Result(table.parent).state == "interrupted"
+    assert list((table.parent / "checkpoints").iterdir())
