@@ -44,12 +44,9 @@ function cosineChart(host, width, problem, pick, label) {
   const view = problem.charts.conflicts.methods[pick("conflict")];
   if (!view.cosine) return;
   const most = cosineRange(problem);
-  rampLegend(
-    host,
-    `−${most}`,
-    `+${most}`,
-    "linear-gradient(to right in oklab, var(--neg), var(--mid), var(--pos))",
-  );
+  const stops = [-1, -0.5, -0.2, -0.05, 0, 0.05, 0.2, 0.5, 1];
+  const colours = stops.map((s) => `${diverging(most)(s * most)} ${50 + 50 * s}%`);
+  rampLegend(host, `−${most}`, `+${most}`, `linear-gradient(to right, ${colours.join(", ")})`);
   heatMap(host, width, {
     rows: view.layers,
     columns: view.bins.map(String),

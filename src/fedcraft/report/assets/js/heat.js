@@ -1,8 +1,12 @@
 // Heat maps. Colours are mixed in CSS from the theme's own, so that they turn with light and dark.
 const ramp = (share) =>
   `color-mix(in oklab, var(--seq) ${(100 * clamp(share, 0, 1)).toFixed(0)}%, var(--mid))`;
-const diverging = (most) => (value) =>
-  `color-mix(in oklab, var(${value < 0 ? "--neg" : "--pos"}) ${(100 * clamp(Math.abs(value) / most, 0, 1)).toFixed(0)}%, var(--mid))`;
+// The sign is what matters, so small values are stretched by a square root.
+const diverging = (most) => (value) => {
+  const share = Math.sqrt(clamp(Math.abs(value) / most, 0, 1));
+  const side = value < 0 ? "--neg" : "--pos";
+  return `color-mix(in oklab, var(${side}) ${(100 * share).toFixed(0)}%, var(--mid))`;
+};
 
 // options: rows, columns (names), cells [[value]], fill(value), text(value) or null, tip(r, c),
 // xTitle, yTitle, label, rowHeight, frameAt [r, c], inverse(value): text is drawn in the panel's colour.
