@@ -55,8 +55,10 @@ class Intake:
     one matrix and one reply, whatever m.
     """
 
-    def __init__(self, *, weight_key: str | None, needs: Iterable[str] = ()) -> None:
-        self._weight_key = weight_key
+    def __init__(
+        self, *, weight_key: str | None, needs: Iterable[str] = (), longest: float | None = None
+    ) -> None:
+        self._weight_key, self._longest = weight_key, longest
         self._needs = tuple(needs)
         self._held: Tensor | None = None
         self._seats: dict[int, int] = {}
@@ -107,10 +109,11 @@ class Intake:
     def trained(self) -> Trained:
         """Return the round as the simulator's server takes it, clients in order."""
         updates = self.sort()
-        report = np.full((len(self.accepted), len(REPORT)), math.nan)
-        for name, key in (("steps", keys.STEPS), ("loss", keys.LOSS)):
-            report[:, REPORT.index(name)] = [r.metrics.get(key, math.nan) for r in self.accepted]
+        report = np.ones((len(self.accepted), len(REPORT)))
         report[:, REPORT.index("samples")] = [reply.weight for reply in self.accepted]
+        for name, key in (("steps", keys.STEPS), ("loss", keys.LOSS)):
+            if key in self._needs:  # what the rule does not need was not checked either
+                report[:, REPORT.index(name)] = [r.metrics[key] for r in self.accepted]
         return Trained(
             clients=np.asarray([reply.client for reply in self.accepted]),
             updates=updates,
@@ -139,9 +142,11 @@ class Intake:
         is_update = name == keys.UPDATE
         self._wire.read_row(arrays, out, None if is_update else self._theta)
         buffers = self._wire.read_buffers(arrays)
-        # A sum is finite unless an entry is not, or it overflows: only then look closer.
-        if not math.isfinite(float(out.sum())) and not bool(torch.isfinite(out).all()):
-            raise NonFiniteError("its update holds NaN or Inf")
+        length = float(torch.linalg.vector_norm(out))
+        if not math.isfinite(length):
+            raise NonFiniteError("its update holds NaN or Inf, or numbers whose squares are Inf")
+        if self._longest is not None and length > self._longest:
+            raise InputError(f"its update has length {length:g}, more than {self._longest:g}")
         if any(not bool(torch.isfinite(value).all()) for value in buffers.values()):
             raise NonFiniteError("one of its buffers holds NaN or Inf")
         return buffers

@@ -11,12 +11,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-import torch
 from flwr.app import Array, ArrayRecord, Context
+from safetensors.torch import load_file, save
 
+from fedcraft.engine.files import write_atomically
 from fedcraft.errors import InputError
-from fedcraft.flower.arrays import open_array
-from fedcraft.local import ClientState, ClientStates
+from fedcraft.flower.arrays import tensors
+from fedcraft.local import ClientState
 
 __all__ = ["ContextMemory", "DirectoryMemory", "Memory"]
 
@@ -64,8 +65,7 @@ class ContextMemory(Memory):
         return sorted(int(name.removeprefix(_RECORD)) for name in names)
 
     def read(self, round: int) -> ClientState:
-        record = self._records[f"{_RECORD}{round}"]
-        return {name: torch.from_numpy(open_array(a).copy()) for name, a in record.items()}
+        return tensors(self._records[f"{_RECORD}{round}"])
 
     def write(self, round: int, state: ClientState) -> None:
         arrays = {name: Array(kept.detach().cpu().numpy()) for name, kept in state.items()}
@@ -76,36 +76,31 @@ class ContextMemory(Memory):
 
 
 class DirectoryMemory(Memory):
-    """States in ``directory/run``: they outlive the SuperNode, the SuperLink and the run.
+    """States in ``directory/run/client``: they outlive the SuperNode, the SuperLink and the run.
 
     Every file is written beside its place, forced to the disk and renamed into it. What earlier
     runs left is not touched: their directories can be deleted at any time.
     """
 
     def __init__(self, directory: str | Path, run: str, client: int) -> None:
-        if not run or not run.isalnum():
+        if not run.isalnum():
             raise InputError(f"run: expected letters and digits, found {run!r}")
-        self._place, self._client = Path(directory) / run, client
+        self._place = Path(directory) / run / f"client-{client:07d}"
 
     def _path(self, round: int) -> Path:
-        return self._place / f"client-{self._client:07d}-round-{round:07d}.safetensors"
+        return self._place / f"round-{round:07d}.safetensors"
 
     def rounds(self) -> list[int]:
-        names = [
-            path.stem for path in self._place.glob(f"client-{self._client:07d}-round-*.safetensors")
-        ]
-        return sorted(int(name.rpartition("-")[2]) for name in names)
+        found = self._place.glob("round-*.safetensors")
+        return sorted(int(path.stem.removeprefix("round-")) for path in found)
 
     def read(self, round: int) -> ClientState:
-        path, states = self._path(round), ClientStates(self._place)
-        states.load({str(self._client): [path.name, path.stat().st_size]})
-        state = states.get(self._client)
-        return {} if state is None else state
+        return load_file(self._path(round))
 
     def write(self, round: int, state: ClientState) -> None:
-        states = ClientStates(self._place)
-        states.put(self._client, state, round)
-        states.save()
+        self._place.mkdir(parents=True, exist_ok=True)
+        kept = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+        write_atomically(self._path(round), save(kept))
 
     def drop(self, round: int) -> None:
         self._path(round).unlink(missing_ok=True)

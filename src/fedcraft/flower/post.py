@@ -67,12 +67,12 @@ class Post:
     def choose(self, grid: Grid, round_index: int, count: Callable[[int], int]) -> list[int]:
         """Draw nodes by their clients' numbers, as the simulator would, in that order.
 
-        ``count`` says how many of n nodes; only if that is not all of them are nodes that never
-        spoke asked for their client's number.
+        ``count`` says how many of n nodes. Nodes that never spoke are asked for their client's
+        number if it matters: when not all take part, and when clients have a past to go on from.
         """
         nodes = wait_for_nodes(grid, count(0))
         chosen = min(count(len(nodes)), len(nodes))
-        if chosen < len(nodes):
+        if chosen < len(nodes) or (self.session.initial is not None and self.session.last):
             self._learn_names(grid, nodes)
         ordered = self.session.roster.ordered(nodes)
         settings = replace(self.settings, clients_per_round=chosen)

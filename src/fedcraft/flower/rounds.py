@@ -59,6 +59,9 @@ class Rounds:
                     self._advance(self.done + 1)
             self.ledger.finish(self.session.output)
             state = "finished"
+        except KeyboardInterrupt:
+            state, reason = "interrupted", "Ctrl-C"
+            raise
         except BaseException as error:
             reason = f"{type(error).__name__}: {error}"
             raise

@@ -41,6 +41,7 @@ class Session:
         group: Grouping,
         buffers: BufferPolicy,
         weight_key: str | None,
+        longest: float | None,
     ) -> None:
         objective, aggregator, optimizer = method.build()
         self.wire = Wire.of(record, model=model, layout=layout, group=group)
@@ -53,7 +54,7 @@ class Session:
             buffer_policy=buffers,
         )
         needs = [_NEEDS[name] for name in sorted(aggregator.needs) if name in _NEEDS]
-        self.intake = Intake(weight_key=weight_key, needs=needs)
+        self.intake = Intake(weight_key=weight_key, needs=needs, longest=longest)
         self.roster = Roster()
         self.others = {name: record[name] for name in record}
         self.record = record

@@ -20,13 +20,14 @@ from torch import Tensor, nn
 from fedcraft.aggregators import Certificate
 from fedcraft.engine.server import ServerStep
 from fedcraft.engine.settings import Settings
-from fedcraft.errors import InputError, NonFiniteError
+from fedcraft.errors import InputError
 from fedcraft.flower import keys
-from fedcraft.flower.intake import Accepted, metrics_of
+from fedcraft.flower.intake import Accepted
 from fedcraft.flower.post import Post
 from fedcraft.flower.roster import client_order
 from fedcraft.flower.rounds import Plan, Rounds
 from fedcraft.flower.session import Session
+from fedcraft.flower.tally import contents, scored
 from fedcraft.methods import Method, Override
 from fedcraft.methods import method as method_by_name
 from fedcraft.updates import BufferPolicy, ClientId, Grouping, Layout
@@ -34,7 +35,6 @@ from fedcraft.updates import BufferPolicy, ClientId, Grouping, Layout
 __all__ = ["Strategy"]
 
 MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
-_PRIVATE = frozenset({keys.CLIENT, keys.STATE_LOST})
 
 
 class Strategy(FlowerStrategy):
@@ -54,7 +54,7 @@ class Strategy(FlowerStrategy):
       ends with the same model. It belongs on a disk that outlives the ServerApp.
     * ``min_clients`` good replies make a round; a round with fewer is repeated, ``attempts`` times
       in all, and then an error. Who is late, missing or refused is left out, and the weights of the
-      others renormalised over those who came.
+      others renormalised over those who came. ``max_update_norm`` refuses longer updates.
     * ``reply="model"`` asks fedcraft's clients for theta_i instead of g_i = theta_t - theta_i:
       needed where a client mod looks at the arrays, at the price of one rounding.
     * ``one_thread`` aggregates with the simulator's arithmetic, for the same bits as its runs.
@@ -97,6 +97,7 @@ class Strategy(FlowerStrategy):
         keep_checkpoints: int = 2,
         min_clients: int = 1,
         attempts: int = 3,
+        max_update_norm: float | None = None,
         reply: Literal["update", "model"] = "update",
         one_thread: bool = False,
     ) -> None:
@@ -114,6 +115,7 @@ class Strategy(FlowerStrategy):
         self.model, self.layout = model, layout
         self.run_dir = None if run_dir is None else Path(run_dir)
         self.min_clients, self.attempts = min_clients, attempts
+        self.max_update_norm = max_update_norm
         self.reply, self.one_thread = reply, one_thread
         self.settings = Settings(
             clients_per_round=max(min_train_nodes, 1),
@@ -236,13 +238,13 @@ class Strategy(FlowerStrategy):
         found: list[Accepted] = []
 
         def take(node: int, client: ClientId, reply: Message) -> None:
-            found.append(self._scored(node, client, reply))
+            found.append(scored(node, client, reply, self.weighted_by_key))
 
         self.post.take(replies, take)
         self.scores = sorted(found, key=lambda reply: client_order(reply.client))
         if not any(reply.weight for reply in found):
             return None
-        return self.evaluate_metrics_aggr_fn(*self._contents(self.scores))
+        return self.evaluate_metrics_aggr_fn(*contents(self.scores, self.weighted_by_key))
 
     def _open(self, arrays: ArrayRecord, timeout: float | None) -> Post:
         session = Session(
@@ -253,6 +255,7 @@ class Strategy(FlowerStrategy):
             group=self.settings.layers,
             buffers=self.settings.buffers,
             weight_key=self.weighted_by_key,
+            longest=self.max_update_norm,
         )
         names = self.arrayrecord_key, self.configrecord_key
         return Post(session, self.settings, names, timeout)
@@ -270,29 +273,8 @@ class Strategy(FlowerStrategy):
     def _losses_at(self, theta: Tensor, clients: Sequence[ClientId]) -> list[float]:
         return self.post.losses_at(self._grid, theta, clients, self.client_lr)
 
-    def _scored(self, node: int, client: ClientId, reply: Message) -> Accepted:
-        metrics, key = metrics_of(reply.content), self.weighted_by_key
-        for name, value in metrics.items():
-            if isinstance(value, float) and not math.isfinite(value):
-                raise NonFiniteError(f"metric {name!r} is {value}")
-        weight = 1.0 if key is None else metrics.get(key)
-        if not isinstance(weight, (int, float)) or weight < 0:
-            raise InputError(f"metric {key!r}: expected a number >= 0, found {weight!r}")
-        return Accepted(-1, node, client, float(weight), metrics)
-
-    def _contents(self, replies: Sequence[Accepted]) -> tuple[list[RecordDict], str]:
-        """Return the replies' metrics as Flower's functions take them: what everybody reports."""
-        common = set.intersection(*(set(reply.metrics) for reply in replies)) - _PRIVATE
-        key = self.weighted_by_key or keys.EXAMPLES
-        contents = []
-        for reply in replies:
-            chosen = {name: value for name, value in reply.metrics.items() if name in common}
-            metrics = MetricRecord({**chosen, key: reply.weight})
-            contents.append(RecordDict({keys.METRICS: metrics}))
-        return contents, key
-
     def _train_metrics(self, good: Sequence[Accepted]) -> MetricRecord:
-        found = self.train_metrics_aggr_fn(*self._contents(good))
+        found = self.train_metrics_aggr_fn(*contents(good, self.weighted_by_key))
         found["clients"] = len(good)
         found["refused"] = len(self.post.refusals)
         found["missing"] = len(self.post.missing)

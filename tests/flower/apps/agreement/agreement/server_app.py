@@ -14,11 +14,12 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     methods = str(context.run_config["methods"]).split()
+    start = model()  # here, because threads share the random state that initialises it
 
     def train(method: str) -> None:
         strategy = Strategy(
             method,
-            model=model(),
+            model=start,
             client_lr=CLIENT_LR,
             seed=SEED,
             min_available_nodes=CLIENTS,
@@ -30,7 +31,7 @@ def main(grid: Grid, context: Context) -> None:
         )
         strategy.start(
             grid,
-            ArrayRecord(model().state_dict()),
+            ArrayRecord(start.state_dict()),
             num_rounds=int(context.run_config["rounds"]),
             timeout=300,
             train_config=ConfigRecord({"method": method}),

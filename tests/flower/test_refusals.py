@@ -1,0 +1,186 @@
+"""Replies that must not count: each is refused with its node and reason, and the round goes on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import small
+import torch
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord
+from grids import InProcessGrid
+
+from fedcraft.errors import ClientError
+
+BAD = 1
+
+
+def _arrays(reply: Message) -> ArrayRecord:
+    return reply.content["update"]
+
+
+def _nan(reply: Message) -> Message:
+    values = _arrays(reply)["1.bias"].numpy()
+    values[3] = np.nan
+    _arrays(reply)["1.bias"] = Array(values)
+    return reply
+
+
+def _set(name: str, array: Array):
+    def change(reply: Message) -> Message:
+        _arrays(reply)[name] = array
+        return reply
+
+    return change
+
+
+def _metric(name: str, value):
+    def change(reply: Message) -> Message:
+        metrics = {**reply.content["metrics"], name: value}
+        if value is None:
+            del metrics[name]
+        reply.content["metrics"] = MetricRecord(metrics)
+        return reply
+
+    return change
+
+
+def _drop_array(reply: Message) -> Message:
+    del _arrays(reply)["1.bias"]
+    return reply
+
+
+def _two_records(reply: Message) -> Message:
+    reply.content["more"] = ArrayRecord([np.ones(2)])
+    return reply
+
+
+def _no_metrics(reply: Message) -> Message:
+    del reply.content["metrics"]
+    return reply
+
+
+def _lying_header() -> Array:
+    honest = Array(np.zeros(8, np.float32))
+    return Array("float32", (8,), "numpy.ndarray", honest.data[:-4])
+
+
+CASES = {
+    "NaN": (_nan, "nonfinite", "NaN or Inf"),
+    "wrong shape": (_set("1.bias", Array(np.zeros(9, np.float32))), "malformed", r"shape \(8,\)"),
+    "wrong dtype": (_set("1.bias", Array(np.zeros(8))), "malformed", "expected float32"),
+    "integers": (_set("1.bias", Array(np.zeros(8, np.int32))), "malformed", "expected float32"),
+    "garbage": (
+        _set("1.bias", Array("float32", (8,), "numpy.ndarray", b"garbage")),
+        "malformed",
+        "not a readable array",
+    ),
+    "short": (_set("1.bias", _lying_header()), "malformed", "not a readable array"),
+    "foreign": (
+        _set("1.bias", Array("float32", (8,), "pickle", b"")),
+        "malformed",
+        "serialised as",
+    ),
+    "missing array": (_drop_array, "malformed", "'1.bias' is missing"),
+    "two records": (_two_records, "malformed", "expected one ArrayRecord, found 2"),
+    "no metrics": (_no_metrics, "malformed", "expected one MetricRecord, found 0"),
+    "no size": (_metric("num-examples", None), "malformed", "'num-examples': expected a number"),
+    "negative size": (_metric("num-examples", -1), "malformed", "expected > 0"),
+    "infinite size": (_metric("num-examples", np.inf), "nonfinite", "num-examples"),
+    "list as size": (_metric("num-examples", [1, 2]), "malformed", "found list"),
+    "loss NaN": (_metric("loss-before", np.nan), "nonfinite", "loss-before"),
+    "no loss": (_metric("loss-before", None), "malformed", "'loss-before': expected a number"),
+    "odd name": (_metric("client-id", -3), "malformed", "whole number >= 0"),
+    "other's name": (_metric("client-id", 2), "malformed", "calls itself client 2"),
+}
+
+
+def _federation(change, rounds=(2,)) -> InProcessGrid:
+    fault = small.corrupting(BAD, change, rounds=rounds)
+    return InProcessGrid(small.app("fedfv"), small.CLIENTS, fault=fault)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_bad_reply_is_refused_counted_and_named(case: str, tmp_path) -> None:
+    change, kind, reason = CASES[case]
+    grid = _federation(change)
+    trained = small.train("fedfv", rounds=3, grid=grid, run_dir=tmp_path / "run")
+    first, second, third = small.tables(tmp_path / "run")["metrics"]
+    assert first["refused"] == third["refused"] == []
+    assert third["clients"] == [0, 1, 2, 3]
+    (refused,) = second["refused"]
+    assert refused["node"] == str(list(grid.contexts)[BAD])
+    assert refused["kind"] == kind
+    assert torch.isfinite(small.theta(trained)).all()
+    import re
+
+    assert re.search(reason, refused["reason"])
+
+
+def test_without_the_refused_the_round_is_that_of_the_others() -> None:
+    """The weights are renormalised over those who count, as if the other had not been asked."""
+    refused = small.train(
+        "fedavg",
+        rounds=1,
+        grid=InProcessGrid(small.app("fedavg"), small.CLIENTS, fault=small.corrupting(BAD, _nan)),
+    )
+    rows = refused.post.session.intake.accepted
+    weights = torch.tensor([reply.weight for reply in rows])
+    matrix = refused.post.session.intake.sort()
+    expected = small.vector_of(small.arrays()) - (weights / weights.sum()) @ matrix
+    assert [reply.client for reply in rows] == [0, 2, 3]
+    assert torch.allclose(small.theta(refused), expected, atol=1e-6)
+
+
+def test_a_client_that_raises_is_refused_with_its_own_words() -> None:
+    def fault(question: Message, reply: Message) -> Message:
+        return Message(Error(code=0, reason="out of cheese"), reply_to=question)
+
+    grid = _federation(lambda reply: reply)
+    grid.fault = fault
+    with pytest.raises(ClientError, match=r"min_clients = 1 good replies in 2 attempts.*cheese"):
+        small.train("fedfv", grid=grid, attempts=2)
+
+
+def test_silence_ends_with_the_deadline_and_is_counted(tmp_path) -> None:
+    grid = _federation(lambda reply: None)
+    small.train("fedfv", rounds=3, grid=grid, timeout=0.3, run_dir=tmp_path / "run")
+    rows = small.tables(tmp_path / "run")["metrics"]
+    assert [row["missing"] for row in rows] == [[], [BAD], []]
+    assert [row["clients"] for row in rows] == [[0, 1, 2, 3], [0, 2, 3], [0, 1, 2, 3]]
+
+
+def test_a_late_reply_enters_no_other_round(tmp_path) -> None:
+    """It is still there when round 2 asks, and must not be taken for an answer to it."""
+    held: list[Message] = []
+
+    def hold(reply: Message) -> None:
+        held.append(reply)
+
+    grid = _federation(hold, rounds=(1,))
+    late = small.strategy("fedavg")
+    honest = grid.push_messages
+
+    def push(messages):
+        if held:
+            grid.replies["message-from-round-1"] = held.pop()
+        return honest(messages)
+
+    grid.push_messages = push
+    late.start(grid, small.arrays(), 2, 0.3)
+    assert list(grid.replies) == ["message-from-round-1"]
+    assert [reply.client for reply in late.post.session.intake.accepted] == [0, 1, 2, 3]
+
+
+def test_a_round_with_too_few_is_repeated_and_then_counts_once(tmp_path) -> None:
+    seen: list[int] = []
+
+    def lose_first_attempt(reply: Message) -> Message | None:
+        seen.append(1)
+        return None if len(seen) == 1 else reply
+
+    grid = _federation(lose_first_attempt, rounds=(2,))
+    options = {"min_clients": small.CLIENTS, "run_dir": tmp_path / "run"}
+    trained = small.train("fedfv", rounds=3, grid=grid, timeout=0.3, **options)
+    rows = small.tables(tmp_path / "run")["metrics"]
+    assert [row["attempts"] for row in rows] == [1, 2, 1]
+    assert torch.equal(small.theta(trained), small.simulate("fedfv", rounds=3))

@@ -1,0 +1,122 @@
+"""A server that dies goes on where it stopped, and ends where it would have ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small
+import torch
+from flwr.app import Message
+from grids import InProcessGrid
+
+from fedcraft.errors import StateError
+from fedcraft.report.runs import load_runs
+
+ROUNDS = 5
+
+
+class PowerCut(Exception):
+    """What a killed process does not get to see."""
+
+
+class MortalGrid(InProcessGrid):
+    """Dies when it has sent so many letters; the clients have then done their work already."""
+
+    def __init__(self, *args: Any, letters: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.letters = letters
+
+    def push_messages(self, messages: list[Message]) -> list[str]:
+        accepted = super().push_messages(messages)
+        if self.sent >= self.letters:
+            raise PowerCut
+        return accepted
+
+
+def _interrupted(name: str, run_dir: Path, letters: int, app: Any, **options: Any) -> Any:
+    """Train until the power goes, then again with everything new but the disk."""
+    doomed = MortalGrid(app, small.CLIENTS, letters=letters)
+    with pytest.raises(PowerCut):
+        small.train(name, rounds=ROUNDS, grid=doomed, run_dir=run_dir, **options)
+    survivors = InProcessGrid(app, small.CLIENTS, node_ids=[77, 5, 900, 13])
+    return small.train(name, rounds=ROUNDS, grid=survivors, run_dir=run_dir, **options)
+
+
+@pytest.mark.parametrize("letters", [4, 9, 16, 20])
+@pytest.mark.parametrize("name", ["craft", "fedadam", "ditto+craft", "afl"])
+def test_killed_and_resumed_equals_uninterrupted(name: str, letters: int, tmp_path: Path) -> None:
+    """Model, client states and tables, wherever in a round the power went."""
+    whole = small.train(
+        name,
+        rounds=ROUNDS,
+        grid=InProcessGrid(small.app(name, state_dir=tmp_path / "a"), small.CLIENTS),
+        run_dir=tmp_path / "whole",
+    )
+    app = small.app(name, state_dir=tmp_path / "b")
+    resumed = _interrupted(name, tmp_path / "cut", letters, app)
+    assert torch.equal(small.theta(resumed), small.theta(whole))
+    assert small.tables(tmp_path / "cut") == small.tables(tmp_path / "whole")
+    histories = [s.post.session.result.train_metrics_clientapp for s in (resumed, whole)]
+    assert histories[0] == histories[1]
+
+
+@pytest.mark.parametrize("letters", [9, 14, 18])
+def test_clients_go_back_with_a_server_that_saves_every_third_round(
+    letters: int, tmp_path: Path
+) -> None:
+    app = small.app("ditto", state_dir=tmp_path / "states")
+    options = {"checkpoint_every": 3, "evaluate_every": 1, "fraction_evaluate": 0.0}
+    resumed = _interrupted("ditto", tmp_path / "run", letters, app, **options)
+    assert torch.equal(small.theta(resumed), small.simulate("ditto", rounds=ROUNDS))
+    last = small.tables(tmp_path / "run")["metrics"][-1]
+    assert last["states_lost"] == []
+
+
+def test_a_client_that_lost_its_state_says_so(tmp_path: Path) -> None:
+    """Context state dies with the SuperNode; the server counts whom that has hit."""
+    resumed = _interrupted("ditto", tmp_path / "run", 12, small.app("ditto"))
+    rows = small.tables(tmp_path / "run")["metrics"]
+    assert [row["states_lost"] for row in rows] == [[], [], [0, 1, 2, 3], [], []]
+    assert torch.equal(small.theta(resumed), small.simulate("ditto", rounds=ROUNDS))
+
+
+def test_a_finished_run_returns_its_result_and_asks_nobody(tmp_path: Path) -> None:
+    first = small.train(rounds=2, run_dir=tmp_path / "run", evaluate_every=1)
+    grid = InProcessGrid(small.app(), small.CLIENTS)
+    again = small.train(rounds=2, grid=grid, run_dir=tmp_path / "run", evaluate_every=1)
+    assert grid.sent == 0
+    results = [s.post.session.result for s in (first, again)]
+    assert results[0].evaluate_metrics_clientapp == results[1].evaluate_metrics_clientapp
+    assert torch.equal(small.theta(first), small.theta(again))
+
+
+def test_more_rounds_than_before_continue_the_run(tmp_path: Path) -> None:
+    small.train(rounds=2, run_dir=tmp_path / "run")
+    longer = small.train(rounds=ROUNDS, run_dir=tmp_path / "run")
+    assert torch.equal(small.theta(longer), small.simulate("craft", rounds=ROUNDS))
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [({"seed": 6}, "seed"), ({"aggregator": {"constraint": "at_least"}}, "aggregator")],
+)
+def test_another_run_in_the_same_directory_is_refused(
+    change: dict[str, Any], name: str, tmp_path: Path
+) -> None:
+    small.train(rounds=1, run_dir=tmp_path / "run")
+    before = small.tables(tmp_path / "run")
+    with pytest.raises(StateError, match=f"holds a run with {name} ="):
+        small.train(rounds=2, run_dir=tmp_path / "run", **change)
+    assert small.tables(tmp_path / "run") == before
+
+
+def test_the_run_directory_is_one_that_the_report_reads(tmp_path: Path) -> None:
+    small.train(rounds=3, run_dir=tmp_path / "run", evaluate_every=1, evaluate_train_loss=True)
+    (found,) = load_runs(tmp_path / "run")
+    assert (found.name, found.state, found.last_round) == ("craft", "finished", 3)
+    assert list(found.client_accuracy.index) == [0, 1, 2, 3]
+    assert found.final("mean") == pytest.approx(found.client_accuracy.mean())
+    assert found.final("train_loss") > 0
+    assert set(found.conflicts["layer"]) == {"1", "3", "all"}

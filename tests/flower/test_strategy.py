@@ -1,0 +1,142 @@
+"""Strategy over a grid in this process: the simulator's numbers, whatever the nodes are called."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import small
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+from grids import InProcessGrid
+from torch import nn
+
+from fedcraft.errors import InputError
+from fedcraft.flower import Strategy
+from fedcraft.methods import methods
+
+
+@pytest.mark.parametrize("name", [row.name for row in methods()])
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_every_method_ends_with_the_simulators_bits(name: str, share: float) -> None:
+    trained = small.train(name, rounds=2, fraction_train=share)
+    expected = small.simulate(name, rounds=2, clients_per_round=int(small.CLIENTS * share))
+    assert torch.equal(small.theta(trained), expected)
+
+
+def test_node_ids_and_the_order_of_replies_do_not_matter() -> None:
+    found = [
+        small.theta(small.train(grid=InProcessGrid(small.app(), small.CLIENTS, node_ids=ids)))
+        for ids in ([9, 2, 7, 4], [10**18, 3, 2**61, 8])
+    ]
+    assert torch.equal(found[0], found[1])
+
+
+def test_the_certificate_of_the_last_round_speaks_of_clients_not_of_nodes() -> None:
+    certificate = small.train().certificate
+    assert certificate is not None
+    assert certificate.client_ids == (0, 1, 2, 3)
+
+
+def test_a_server_without_the_model_groups_layers_by_name() -> None:
+    named = small.train(model=None)
+    assert named.post.session.wire.layout.names == ("1", "3")
+    assert torch.equal(small.theta(named), small.theta(small.train()))
+
+
+def test_models_may_be_sent_instead_of_updates_at_the_price_of_one_rounding() -> None:
+    sent = small.theta(small.train("fedavg", reply="model"))
+    exact = small.theta(small.train("fedavg"))
+    assert torch.allclose(sent, exact, atol=1e-6)
+
+
+def test_fedcraft_clients_serve_flowers_own_strategy() -> None:
+    grid = InProcessGrid(small.app("fedavg", lr=small.LR, seed=small.SEED), small.CLIENTS)
+    ours = small.theta(small.train("fedavg", rounds=1))
+    theirs = FedAvg().start(grid, small.arrays(), num_rounds=1)
+    assert torch.allclose(small.vector_of(theirs.arrays), ours, atol=1e-6)
+    assert theirs.evaluate_metrics_clientapp[1]["accuracy"] > 0
+
+
+def test_weights_by_no_key_count_all_clients_alike() -> None:
+    equal, sized = (
+        small.train("fedavg", rounds=1, weighted_by_key=k) for k in (None, "num-examples")
+    )
+    rows = equal.post.session.intake.sort()
+    start = small.vector_of(small.arrays())
+    assert torch.allclose(small.theta(equal), start - rows.mean(0), atol=1e-6)
+    assert not torch.allclose(small.theta(sized), small.theta(equal), atol=1e-6)
+
+
+def test_what_train_config_says_wins() -> None:
+    slow = small.strategy("fedavg")
+    config = ConfigRecord({"lr": 1e-9})
+    grid = InProcessGrid(small.app("fedavg"), small.CLIENTS)
+    slow.start(grid, small.arrays(), 1, 5, train_config=config)
+    assert torch.allclose(small.theta(slow), small.vector_of(small.arrays()), atol=1e-6)
+
+
+def _statistics_app(values: dict[str, np.ndarray]) -> ClientApp:
+    """Clients whose model has a BatchNorm: they send back other statistics and counters."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: object) -> Message:
+        client = context.node_config["partition-id"]
+        sent = {name: Array(array.numpy()) for name, array in message.content["arrays"].items()}
+        sent |= {name: Array(np.asarray(value * (client + 1))) for name, value in values.items()}
+        metrics = MetricRecord({"num-examples": 1, "client-id": client})
+        content = RecordDict({"arrays": ArrayRecord(sent), "metrics": metrics})
+        return Message(content, reply_to=message)
+
+    return app
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("mean", 1.5), ("keep", 0.0)])
+@pytest.mark.parametrize("with_model", [True, False])
+def test_buffers_follow_their_policy_and_counters_stay(
+    policy: str, expected: float, with_model: bool
+) -> None:
+    module = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    app = _statistics_app(
+        {
+            "1.running_mean": np.ones(2, np.float32),
+            "1.num_batches_tracked": np.asarray(5, np.int64),
+        }
+    )
+    chosen = Strategy("fedavg", model=module if with_model else None, buffers=policy)
+    chosen.fraction_evaluate = 0
+    result = chosen.start(InProcessGrid(app, 2), ArrayRecord(module.state_dict()), 1, 5)
+    assert result.arrays["1.running_mean"].numpy() == pytest.approx(expected)
+    assert result.arrays["1.num_batches_tracked"].numpy() == 0
+    assert chosen.post.session.wire.layout.dimension == 3 * 2 + 2 + 2 + 2
+
+
+def test_frozen_parameters_are_no_geometry_and_stay() -> None:
+    module = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
+    module[0].weight.requires_grad_(False)
+    app = _statistics_app({"0.weight": np.ones((2, 3), np.float32)})
+    chosen = Strategy("fedavg", model=module, fraction_evaluate=0)
+    result = chosen.start(InProcessGrid(app, 2), ArrayRecord(module.state_dict()), 1, 5)
+    assert chosen.post.session.wire.layout.dimension == 2 + 4 + 2
+    assert np.array_equal(result.arrays["0.weight"].numpy(), module[0].weight.numpy())
+
+
+def test_aggregating_before_anything_was_sent_is_an_error() -> None:
+    with pytest.raises(InputError, match="configure_train has to come before"):
+        small.strategy().aggregate_train(1, [])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fraction_train": 1.5}, "fraction_train: expected a share in"),
+        ({"min_clients": 0}, "min_clients: expected at least 1"),
+        ({"reply": "gradient"}, "reply: expected 'update' or 'model'"),
+        ({"method": "krafft"}, "did you mean 'craft'"),
+    ],
+)
+def test_wrong_arguments_say_what_was_expected(options: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Strategy(**options)
