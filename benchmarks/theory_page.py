@@ -110,8 +110,8 @@ def _layers(results: Path) -> str:
     tighter = np.mean([float(row["convergence"]) > float(row["layerwise"]) for row in met])
     return (
         f"On point 5: in {100 * smaller:.0f} % of the {len(met)} layer-wise runs the drift "
-        f"constant by layer is the smaller one; in {100 * tighter:.0f} % theorem A.4 has the smaller right "
-        "side."
+        f"constant by layer is the smaller one; in {100 * tighter:.0f} % theorem A.4 has the "
+        "smaller right side."
     )
 
 
