@@ -57,8 +57,9 @@ def _status(results: Path) -> str:
     sweeps = _read(results / "sweep_rounds.csv") + _read(results / "sweep_local_rate.csv")
     broken = status["broken"] + sum(int(row["broken"]) for row in sweeps)
     return (
-        f"**{status['instances']} random problems, {status['runs']} runs and {len(sweeps)} runs of "
-        f"the sweeps, {status['comparisons']:,} comparisons: {broken} bounds broken.**"
+        f"**{status['instances']} random problems, {status['runs']} runs with "
+        f"{status['comparisons']:,} comparisons, and {len(sweeps)} runs of the sweeps: "
+        f"{broken} bounds broken.**"
     )
 
 
@@ -74,7 +75,7 @@ def _looseness(results: Path) -> str:
         lines.append(
             f"| `{row['statement']}` | {row['where']} | {row['runs']} | {row['broken']} | "
             f"{_inverse(row['ratio_median'])} ({spread}) | {_inverse(row['largest_ratio'])} | "
-            f"{100 * float(row['informative']):.0f} % |"
+            f"{100 * float(row['informative']):.3g} % |"
         )
     return "\n".join(lines)
 
