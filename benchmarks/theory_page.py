@@ -54,13 +54,22 @@ def replace_block(text: str, name: str, block: str) -> str:
 
 def _status(results: Path) -> str:
     status = json.loads((results / "status.json").read_text())
-    sweeps = _read(results / "sweep_rounds.csv") + _read(results / "sweep_local_rate.csv")
-    broken = status["broken"] + sum(int(row["broken"]) for row in sweeps)
+    sweeps = _sweeps(results)
     return (
         f"**{status['instances']} random problems, {status['runs']} runs with "
         f"{status['comparisons']:,} comparisons, and {len(sweeps)} runs of the sweeps: "
-        f"{broken} bounds broken.**"
+        f"{broken(results)} bounds broken.**"
     )
+
+
+def broken(results: Path) -> int:
+    """How many comparisons of the study and the sweeps failed."""
+    status = json.loads((results / "status.json").read_text())
+    return int(status["broken"]) + sum(int(row["broken"]) for row in _sweeps(results))
+
+
+def _sweeps(results: Path) -> list[Record]:
+    return _read(results / "sweep_rounds.csv") + _read(results / "sweep_local_rate.csv")
 
 
 def _looseness(results: Path) -> str:
