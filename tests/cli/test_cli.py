@@ -198,7 +198,7 @@ def test_report_is_written_where_asked(a_run: Path, tmp_path: Path) -> None:
 
 def test_bench_times_each_executor() -> None:
     rows = json.loads(call("bench", *TINY[:4], "workers=2", "--json").stdout)
-    assert [row["executor"] for row in rows] == ["serial", "processes"]
+    assert [row["executor"] for row in rows] == ["serial", "processes", "vectorized"]
     assert all(row["train"] > 0 for row in rows)
 
 

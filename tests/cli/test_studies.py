@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,8 +16,11 @@ import pytest
 from typer.testing import CliRunner
 
 from fedcraft.cli.app import app
-from fedcraft.experiments.presets import METHODS
+from fedcraft.experiments.plan import run_id
+from fedcraft.experiments.presets import METHODS, preset
 from fedcraft.experiments.result import Result
+from fedcraft.experiments.results import collect
+from fedcraft.experiments.run import run
 
 TINY = ["rounds=3", "clients=10", "clients_per_round=4", "evaluate_every=3"]
 
@@ -92,8 +96,9 @@ def test_reproduce_table_femnist_at_tiny_scale_gives_table_and_figures(
     data_makers().write_femnist(here / "data")
     monkeypatch.setenv("FEDCRAFT_DATA", str(here / "data"))
     monkeypatch.setenv("FEDCRAFT_CACHE", str(here / "cache"))
-    result = call("reproduce", "table-femnist", "--scale", "tiny", "--out", "out")
+    result = call("reproduce", "table-femnist", "--scale", "tiny", "--out", "out", "--store")
     assert result.exit_code == 0, result.stderr
+    assert len(list(Path("results/table-femnist").iterdir())) == len(METHODS)
     assert "Rank correlation with the paper's means" in result.stdout
     assert "0.706" in result.stdout
     out = here / "out"
@@ -105,6 +110,26 @@ def test_reproduce_table_femnist_at_tiny_scale_gives_table_and_figures(
     assert any("distribution" in name for name in names)
     for suffix, text in (("md", "CRAFT"), ("tex", "toprule"), ("csv", "craft")):
         assert text in (out / f"table.{suffix}").read_text()
+
+
+def test_reproduce_from_stored_results_trains_nothing(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data_makers().write_femnist(here / "data")
+    monkeypatch.setenv("FEDCRAFT_CACHE", str(here / "cache"))
+    changes = {"data_root": str(here / "data"), "executor": "serial"}
+    configs = preset("table-femnist").plan("tiny", **changes).configs()
+    runs = [run(config, out=here / "trained" / run_id(config)) for config in configs]
+    collect(runs, here / "results" / "table-femnist")
+    shutil.rmtree(here / "data")
+    shutil.rmtree(here / "trained")
+    result = call("reproduce", "table-femnist", "--json")
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    assert [row["method"] for row in told["table"]] == list(METHODS)
+    assert -1 <= told["rank_correlation"] <= 1
+    assert (here / told["files"]["table"]).is_file()
+    assert any("convergence" in name for name in told["files"]["figures"])
 
 
 def interrupt(process: subprocess.Popen[str], started: Path) -> tuple[str, int]:

@@ -104,6 +104,18 @@ def test_rates_given_to_a_comparison_leave_the_grid() -> None:
     assert len(configs) == len(DEFAULT_GRID["server_lr"])
 
 
+def test_grid_of_a_comparison_takes_any_key() -> None:
+    changes = {"grid.server_lr": [0.5], "grid.aggregator.tau": [0.0, 1e-6]}
+    configs = comparison_plan(["craft"], overrides=changes).configs()
+    assert {(c.server_lr, c.aggregator["tau"]) for c in configs} == {(0.5, 0.0), (0.5, 1e-6)}
+    assert {c.client_lr for c in configs} == set(DEFAULT_GRID["client_lr"])
+
+
+def test_comparison_on_other_data_takes_their_own_defaults() -> None:
+    (config, *_) = comparison_plan(["craft"], overrides={"dataset": "femnist"}).configs()
+    assert (config.clients, config.partition) == (1000, "natural")
+
+
 def test_comparison_without_a_grid_takes_each_methods_own_rates() -> None:
     configs = comparison_plan(["craft", "fedavg"], {"rounds": 2}, grid={}).configs()
     assert [(c.method, c.server_lr) for c in configs] == [("craft", 0.1), ("fedavg", 1.0)]

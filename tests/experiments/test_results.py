@@ -54,6 +54,8 @@ def test_stored_results_are_small_and_name_no_machine(
         "metrics.jsonl",
         "clients.csv",
         "conflicts.csv",
+        "environment.json",
+        "labels.csv",
     }
     assert sum(file.stat().st_size for file in files) < 10_000 * len(runs)
     for file in files:
@@ -67,6 +69,7 @@ def test_only_the_best_of_each_method_keeps_its_clients(
 ) -> None:
     folder = collect(runs, tmp_path / "stored")
     assert len(list(folder.glob("*/clients.csv"))) == len(METHODS)
+    assert len(list(folder.glob("*/labels.csv"))) == 1, "all runs share one split"
     assert len(list(folder.glob("*/config.toml"))) == len(runs)
 
 

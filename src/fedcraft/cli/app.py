@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fedcraft import __version__
-from fedcraft.cli import configure, data, run, show, study
+from fedcraft.cli import configure, data, reproduce, run, show, study
 from fedcraft.cli.console import Group
 
 __all__ = ["app"]
@@ -50,7 +50,7 @@ app.command("run", rich_help_panel=_TRAIN)(run.run)
 app.command("resume", rich_help_panel=_TRAIN)(run.resume)
 app.command("compare", rich_help_panel=_TRAIN)(study.compare)
 app.command("sweep", rich_help_panel=_TRAIN)(study.sweep)
-app.command("reproduce", rich_help_panel=_TRAIN)(study.reproduce)
+app.command("reproduce", rich_help_panel=_TRAIN)(reproduce.reproduce)
 app.command("report", rich_help_panel=_LOOK)(show.report)
 app.command("table", rich_help_panel=_LOOK)(show.table)
 app.command("methods", rich_help_panel=_MORE)(show.methods)

@@ -84,12 +84,14 @@ def bench(words: Words = None, as_json: Json = False) -> None:
         print_json(rows)
         return
     names = [key for key in rows[0] if key not in ("executor", "workers", "peak_memory_mb")]
-    heads = ["executor", "workers", *(f"{name}, ms" for name in names), "memory, MiB"]
+    heads = ["executor", "workers", *names, "MiB"]
     cells = [
         [row["executor"], str(row["workers"]), *_milliseconds(row, names), _memory(row)]
         for row in rows
     ]
-    out_console().print(plain_table(heads, cells, "Per round; evaluate: per evaluation"))
+    out_console().print(
+        plain_table(heads, cells, "Milliseconds per round; evaluate: per evaluation; start: once")
+    )
 
 
 def _milliseconds(row: dict[str, Any], names: list[str]) -> list[str]:

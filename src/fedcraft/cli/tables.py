@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
 from fedcraft.methods import methods
@@ -30,7 +31,7 @@ def score_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
     titles = {row.name: row.title for row in methods()}
     shown = {key: spec for key, spec in _SCORES.items() if rows and key in rows[0]}
     papers = [key for key in _PAPER if rows and key in rows[0]]
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("Method")
     for heading, higher, _ in shown.values():
         table.add_column(f"{heading} {'↑' if higher else '↓'}", justify="right")
@@ -48,7 +49,7 @@ def score_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
 
 def plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> Table:
     """Return a table of text."""
-    table = Table(title=title or None, title_justify="left")
+    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD)
     for number, head in enumerate(heads):
         table.add_column(head, no_wrap=number == 0, overflow="fold")
     for row in rows:

@@ -64,12 +64,20 @@ def comparison_plan(
     grid: Mapping[str, Sequence[Any]] | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """Return the runs of :func:`compare`; keys given as overrides leave the grid."""
-    changes = dict(overrides or {})
+    """Return the runs of :func:`compare`.
+
+    Keys given as overrides leave the grid; ``grid.key`` puts a list of values into it.
+    """
     given, source = read_source(config)
+    points = {k.removeprefix("grid."): v for k, v in (overrides or {}).items() if _in_grid(k)}
+    changes = {k: v for k, v in (overrides or {}).items() if not _in_grid(k)}
     first = _ANY_PROBLEM if "dataset" in changes else _FIRST_PROBLEM
     base = merged(given if config is not None else first, changes)
-    chosen = DEFAULT_GRID if grid is None else grid
+    chosen = {**(DEFAULT_GRID if grid is None else grid), **points}
     rates = {key: values for key, values in chosen.items() if key not in changes}
     variants = tuple({"method": name} for name in methods)
     return Plan(base, rates, variants, source if config is not None else "compare")
+
+
+def _in_grid(key: str) -> bool:
+    return key.startswith("grid.")

@@ -247,6 +247,7 @@ _ABLATIONS: dict[str, Keys] = {
     "craft-at-least": {"aggregator": {"constraint": "at_least"}},
     "craft-at-least-uniform": {"aggregator": {"constraint": "at_least", "target": "uniform"}},
     "craft-no-active-set": {"aggregator": {"tau": 0.0}},
+    "layer-momentum": {"method": "layer-momentum"},  # the control: no conflict resolution at all
 }
 
 

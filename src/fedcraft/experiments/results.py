@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ __all__ = ["beside_published", "collect", "rank_correlation", "stored"]
 
 _DIGITS = 6
 _NOT_STORED = ("data_root", "workers", "checkpoint_every", "checkpoint_minutes", "tracking")
+_ENVIRONMENT = ("python", "processor", "cores", "packages", "torch_capability", "executor")
 _ROUND_KEYS = ("round", "client_lr", "conflicts", "update_norm", "seconds", "evaluation")
 
 
@@ -29,15 +31,22 @@ def collect(runs: Iterable[Result], folder: str | Path) -> Path:
     """Copy finished runs to ``folder`` without weights, checkpoints and machine paths.
 
     Every run keeps its configuration, its status and its last evaluation. The best setting of each
-    method (all its seeds) also keeps its curve, the clients' final accuracies and its conflicts.
+    method (all its seeds) also keeps its curve, the clients' final accuracies and its conflicts;
+    one run of each split keeps the label counts.
     """
     target = Path(folder)
     done = [run for run in runs if run.done]
     if not done:
         raise DataError("runs: expected at least one finished run to collect, found none")
     shown = {run.directory for setting in best(done).values() for run in setting.runs}
+    splits: set[str] = set()
     for run in done:
-        _store(run, target / run.directory.name, whole=run.directory in shown)
+        whole = run.directory in shown
+        _store(run, target / run.directory.name, whole=whole)
+        split = str(run.status.get("split_hash"))
+        if whole and split not in splits:
+            splits.add(split)
+            shutil.copy(run.directory / "labels.csv", target / run.directory.name)
     return target
 
 
@@ -80,6 +89,9 @@ def _store(run: Result, target: Path, *, whole: bool) -> None:
     (target / "metrics.jsonl").write_text(text, encoding="utf-8")
     if whole:
         _store_clients(run, target)
+        about = json.loads((run.directory / "environment.json").read_text(encoding="utf-8"))
+        known = {key: about[key] for key in _ENVIRONMENT if key in about}
+        _write_json(target / "environment.json", known)
 
 
 def _store_clients(run: Result, target: Path) -> None:

@@ -1,0 +1,128 @@
+"""How a study ends: its table, its page, its failures; and how long it will take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedcraft.cli.console import Code, error_console, out_console, print_json
+from fedcraft.cli.tables import score_table
+
+if TYPE_CHECKING:
+    from fedcraft.cli.progress import SweepBar
+    from fedcraft.experiments.config import Config
+    from fedcraft.experiments.sweep import SweepResult
+
+__all__ = [
+    "Estimate",
+    "Jobs",
+    "as_data",
+    "finish",
+    "print_estimate",
+    "report_failures",
+    "sweep_bar",
+    "write_report",
+]
+
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, help="Runs at once; 0: one per core.")]
+Estimate = Annotated[
+    bool, typer.Option("--estimate", help="Only say how long it would take and how much memory.")
+]
+
+
+@contextmanager
+def sweep_bar(quiet: bool) -> Iterator[SweepBar]:
+    """Show a bar while the runs go on; Ctrl-C leaves checkpoints."""
+    from fedcraft.cli.progress import SweepBar
+
+    bar = SweepBar(error_console(quiet=quiet))
+    try:
+        yield bar
+    except KeyboardInterrupt:
+        bar.close()
+        error_console().print("Interrupted; every run has a checkpoint. The same command goes on.")
+        raise typer.Exit(Code.INTERRUPTED) from None
+    finally:
+        bar.close()
+
+
+def finish(result: SweepResult, *, page: bool, quiet: bool, as_json: bool) -> None:
+    """Print the table of a sweep and where its page is, then what failed."""
+    written = write_report(result, result.folder) if page else None
+    if as_json:
+        print_json(as_data(result) | {"report": str(written) if written else None})
+    else:
+        console = out_console(quiet=quiet)
+        console.print(score_table(result.rows(), _title(result)))
+        _explain_choice(result, console)
+        if written:
+            console.print(f"Report: {written}")
+    report_failures(result)
+
+
+def write_report(result: SweepResult, folder: Path) -> Path:
+    """Write the page about the runs that are done."""
+    from fedcraft.report import load_runs, write_page
+
+    done = [run.directory for run in result.runs if run.done]
+    return write_page(load_runs(done), folder / "report.html")
+
+
+def _explain_choice(result: SweepResult, console: Console) -> None:
+    if result.judges[0] == "test":
+        console.print(
+            "Rates chosen by mean test accuracy, as the paper does. For an honest choice set "
+            "validation_fraction=0.2."
+        )
+        return
+    console.print("Rates chosen on the clients' validation parts; numbers are on their test parts.")
+    others = ", ".join(f"{row['method']} {row['mean']:.3f}" for row in result.rows("test"))
+    console.print(f"Chosen on test data, as the paper does, the means would be: {others}")
+
+
+def _title(result: SweepResult) -> str:
+    config = result.runs[0].config
+    return (
+        f"{config.dataset} & {config.model}, {config.clients} clients, {config.clients_per_round} "
+        f"per round, {config.rounds} rounds"
+    )
+
+
+def as_data(result: SweepResult) -> dict[str, Any]:
+    """Return what ``--json`` prints."""
+    return {
+        "folder": str(result.folder),
+        "tables": {judge: result.rows(judge) for judge in result.judges},
+        "runs": {run.directory.name: run.state for run in result.runs},
+        "failures": dict(result.failures),
+    }
+
+
+def report_failures(result: SweepResult) -> None:
+    """Name the runs that failed, and end with the code that says so."""
+    if not result.failures:
+        return
+    console = error_console()
+    console.print(f"{len(result.failures)} of {len(result.runs)} runs failed:", style="bold red")
+    for name, error in result.failures.items():
+        console.print(f"  {name}: {error.splitlines()[0]}", markup=False)
+    console.print(f"Details in {result.folder}/RUN/log.txt; the same command tries them again.")
+    raise typer.Exit(Code.FAILED)
+
+
+def print_estimate(configs: Sequence[Config], jobs: int, as_json: bool) -> None:
+    """Say how long these runs will take."""
+    from fedcraft.experiments.estimate import estimate
+    from fedcraft.experiments.sweep import cores
+
+    expected = estimate(configs, jobs or cores())
+    if as_json:
+        print_json(asdict(expected))
+    else:
+        error_console().print(str(expected))

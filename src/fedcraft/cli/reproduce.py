@@ -1,0 +1,144 @@
+"""``fedcraft reproduce``: the paper's tables and figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from fedcraft.cli.complete import complete_experiment, complete_override
+from fedcraft.cli.console import Json, Quiet, out_console, print_json
+from fedcraft.cli.outcome import (
+    Estimate,
+    Jobs,
+    as_data,
+    print_estimate,
+    report_failures,
+    sweep_bar,
+    write_report,
+)
+from fedcraft.cli.tables import plain_table, score_table
+
+if TYPE_CHECKING:
+    from fedcraft.experiments.presets import Preset
+    from fedcraft.experiments.reproduce import Reproduction
+
+__all__ = ["reproduce"]
+
+
+def reproduce(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="The experiment; none lists them.", autocompletion=complete_experiment),
+    ] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Overrides of every run, with --rerun.",
+            autocompletion=complete_override,
+        ),
+    ] = None,
+    scale: Annotated[
+        Literal["tiny", "small", "paper"] | None,
+        typer.Option("--scale", help="Train anew at this scale (paper if only --rerun is given)."),
+    ] = None,
+    rerun: Annotated[bool, typer.Option("--rerun", help="Train from scratch.")] = False,
+    method: Annotated[
+        list[str] | None, typer.Option("--method", "-m", help="Only this method; may be repeated.")
+    ] = None,
+    results: Annotated[
+        Path | None, typer.Option("--results", help="Folder of the stored results.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Where the runs, figures and tables go.")
+    ] = None,
+    store: Annotated[
+        bool, typer.Option("--store", help="Also keep the new runs, trimmed, in results/NAME.")
+    ] = False,
+    jobs: Jobs = 0,
+    estimate: Estimate = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Make a table of the paper again, with its figures and its own numbers beside ours.
+
+    From the stored results that takes seconds; `--rerun` or `--scale` train from scratch.
+
+    Examples:
+
+    * `fedcraft reproduce` lists the experiments
+    * `fedcraft reproduce table-femnist`
+    * `fedcraft reproduce table-femnist --scale tiny`
+    * `fedcraft reproduce table-cifar10-cnn --rerun --estimate`
+    """
+    from fedcraft.experiments.files import parse_overrides
+    from fedcraft.experiments.presets import preset, presets
+    from fedcraft.experiments.reproduce import from_results
+    from fedcraft.experiments.reproduce import rerun as train
+    from fedcraft.experiments.results import collect
+
+    if name is None:
+        _list_experiments(presets(), as_json)
+        return
+    if not (rerun or scale or estimate):
+        stored = from_results(name, results)
+        _finish_reproduction(stored, out or Path("runs") / name, quiet, as_json)
+        return
+    size, changes = scale or "paper", parse_overrides(words or [])
+    plan = preset(name).plan(size, method or (), **changes)
+    if estimate or not (quiet or as_json):
+        print_estimate(plan.configs(), jobs, as_json and estimate)
+    if estimate:
+        return
+    folder = out or Path("runs") / f"{name}-{size}"
+    with sweep_bar(quiet or as_json) as bar:
+        made = train(
+            name, size, methods=method or (), out=folder, jobs=jobs, observer=bar, **changes
+        )
+    if store:
+        collect(made.result.runs, (results or Path("results")) / name)
+    _finish_reproduction(made, folder, quiet, as_json)
+
+
+def _finish_reproduction(made: Reproduction, folder: Path, quiet: bool, as_json: bool) -> None:
+    from fedcraft.report import load_runs, write_figures
+
+    rows, correlation = made.rows(), made.rank_correlation()
+    directories = [run.directory for run in made.result.runs]
+    figures = write_figures(load_runs(directories), folder / "figures")
+    page = write_report(made.result, folder)
+    table = _write_tables(made, folder)
+    if as_json:
+        files = {"report": str(page), "table": str(table), "figures": [str(f) for f in figures]}
+        data = as_data(made.result) | {"table": rows, "rank_correlation": correlation}
+        print_json(data | {"files": files})
+    else:
+        console = out_console(quiet=quiet)
+        console.print(score_table(rows, f"{made.preset.name}: {made.preset.about}"))
+        if correlation is not None:
+            console.print(f"Rank correlation with the paper's means: {correlation:.2f}")
+        console.print(f"Report: {page}\nTables: {table}\nFigures: {folder / 'figures'}")
+    report_failures(made.result)
+
+
+def _write_tables(made: Reproduction, folder: Path) -> Path:
+    """Write the table with the paper's numbers beside it as Markdown, LaTeX and CSV."""
+    from fedcraft.experiments.published import frame
+    from fedcraft.report import load_runs, render, summary
+
+    table = summary(load_runs([run.directory for run in made.result.runs]))
+    reference = frame(made.preset.published) if made.preset.published else None
+    for kind, suffix in (("md", "md"), ("latex", "tex"), ("csv", "csv")):
+        text = render(table, kind, reference)
+        (folder / f"table.{suffix}").write_text(text, encoding="utf-8")
+    return folder / "table.md"
+
+
+def _list_experiments(known: dict[str, Preset], as_json: bool) -> None:
+    rows = [[item.name, item.about, str(len(item.plan().configs()))] for item in known.values()]
+    if as_json:
+        print_json([dict(zip(("name", "about", "runs"), row, strict=True)) for row in rows])
+        return
+    out_console().print(plain_table(["name", "what it is", "runs"], rows))
