@@ -116,7 +116,7 @@ def _finish_reproduction(made: Reproduction, folder: Path, quiet: bool, as_json:
         print_json(data | {"files": files})
     else:
         console = out_console(quiet=quiet)
-        console.print(score_table(rows, f"{made.preset.name}: {made.preset.about}"))
+        console.print(score_table(rows, made.title))
         if correlation is not None:
             console.print(f"Rank correlation with the paper's means: {correlation:.2f}")
         console.print(f"Report: {page}\nTables: {table}\nFigures: {folder / 'figures'}")

@@ -20,24 +20,30 @@ _SCORES = {
     "std": ("Std", False, 3),
     "conflicts": ("Conflicts", False, 1),
 }
-_PAPER = {"mean_paper": "Paper's mean", "mean_difference": "Off by"}
+_CAPTION = "Conflicts: clients per round the step works against. Rates: client_lr / server_lr."
+_STYLE: dict[str, Any] = {
+    "box": box.SIMPLE_HEAD,
+    "title_justify": "left",
+    "caption_justify": "left",
+    "pad_edge": False,
+    "collapse_padding": True,
+}
+_PAPER = {"mean_paper": "Paper", "mean_difference": "Off by"}
 
 
 def score_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
-    """Return the paper's table of methods.
-
-    Conflicts are the clients per round that the step worked against, rates client_lr / server_lr.
-    """
+    """Return the paper's table of methods."""
     titles = {row.name: row.title for row in methods()}
-    shown = {key: spec for key, spec in _SCORES.items() if rows and key in rows[0]}
     papers = [key for key in _PAPER if rows and key in rows[0]]
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("Method")
+    left_out = "conflicts" if papers else ""  # a terminal is 80 columns wide
+    shown = {key: spec for key, spec in _SCORES.items() if rows and key != left_out}
+    table = Table(title=title, caption=_CAPTION, **_STYLE)
+    table.add_column("Method", no_wrap=True)
     for heading, higher, _ in shown.values():
         table.add_column(f"{heading} {'↑' if higher else '↓'}", justify="right")
     for key in papers:
         table.add_column(_PAPER[key], justify="right")
-    table.add_column("Rates", justify="right")
+    table.add_column("Rates", justify="right", no_wrap=True)
     columns = [_marked([row[key] for row in rows], *shown[key][1:]) for key in shown]
     for number, row in enumerate(rows):
         cells = [column[number] for column in columns]
@@ -49,7 +55,7 @@ def score_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
 
 def plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> Table:
     """Return a table of text."""
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title=title or None, **_STYLE)
     for number, head in enumerate(heads):
         table.add_column(head, no_wrap=number == 0, overflow="fold")
     for row in rows:

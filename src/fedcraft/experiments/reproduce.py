@@ -22,6 +22,15 @@ class Reproduction:
 
     preset: Preset
     result: SweepResult
+    scale: Scale = "paper"
+
+    @property
+    def title(self) -> str:
+        """What was made, and the warning that belongs to a smaller scale."""
+        if self.scale == "paper":
+            return f"{self.preset.name}: {self.preset.about}"
+        note = "too few rounds and clients to be compared with the paper"
+        return f"{self.preset.name} at the {self.scale} scale: {note}"
 
     def rows(self) -> list[dict[str, Any]]:
         """Return our table in the paper's order, chosen on test data as the paper does."""
@@ -60,7 +69,8 @@ def rerun(
     chosen = preset(name)
     plan = chosen.plan(scale, methods, **changes)
     folder = Path(out) if out else Path("runs") / f"{name}-{scale}"
-    return Reproduction(chosen, sweep(plan, out=folder, jobs=jobs, observer=observer))
+    result = sweep(plan, out=folder, jobs=jobs, observer=observer)
+    return Reproduction(chosen, result, scale)
 
 
 def results_folder() -> Path:
