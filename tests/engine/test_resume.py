@@ -12,8 +12,10 @@ import pytest
 
 from fedcraft.data import federate, load
 from fedcraft.engine import Callback, Interrupted, run
+from fedcraft.engine.statefile import write_state
 from fedcraft.errors import BusyError, CheckpointError, ConfigError
 from fedcraft.methods import method
+from fedcraft.models import build
 
 
 class _At(Callback):
@@ -163,6 +165,26 @@ def test_other_settings_are_refused_by_name(federation, model, settings, tmp_pat
         run(method("craft"), federation, model, settings(client_lr=0.2), tmp_path, resume=True)
     with pytest.raises(CheckpointError, match=r"aggregator was 'craft', is 'average'"):
         run(method("fedavg"), federation, model, settings(), tmp_path, resume=True)
+
+
+def test_another_model_is_refused(federation, model, settings, tmp_path):
+    run(method("craft"), federation, model, settings(rounds=2), tmp_path)
+    shape = federation.dataset.input_shape
+    other = build("mlp", input_shape=shape, classes=10, hidden=(17,))
+
+    with pytest.raises(CheckpointError, match=r"model was '1210 parameters"):
+        run(method("craft"), federation, other, settings(), tmp_path, resume=True)
+
+
+def test_a_state_that_is_no_run_is_refused(federation, model, settings, tmp_path):
+    run(method("craft"), federation, model, settings(rounds=2, keep_checkpoints=1), tmp_path)
+    write_state(tmp_path / "checkpoints/round-000002", {"round": 2})
+
+    with (
+        pytest.warns(UserWarning, match="passed over"),
+        pytest.raises(CheckpointError, match=r"round-000002: it is not a run's checkpoint"),
+    ):
+        run(method("craft"), federation, model, settings(), tmp_path, resume=True)
 
 
 def test_another_split_is_refused(federation, model, settings, tmp_path):

@@ -80,8 +80,8 @@ class Checkpoints:
                     accept(state)
                 return state
             except CheckpointError as error:
-                problems.append(str(error))
-                warnings.warn(f"checkpoint passed over: {error}", stacklevel=2)
+                problems.append(f"{self.path(round_number).name}: {error}")
+                warnings.warn(f"checkpoint passed over: {problems[-1]}", stacklevel=2)
         if problems:
             raise CheckpointError(
                 f"no checkpoint of {self.directory} can be used: {'; '.join(problems)}"

@@ -26,6 +26,7 @@ from fedcraft.local.store import ClientStates, StateIndex
 __all__ = ["Journal"]
 
 _STATUS_SECONDS = 2.0
+_NEEDED = ("round", "server", "clients", "tables", "split_hash", "identity", "executor")
 _SECONDS_PER_MINUTE = 60.0
 
 
@@ -52,14 +53,20 @@ class Journal:
         """Return the state to resume from, or None for a start from the beginning."""
         if self.directory is None:
             return None
-        store = ClientStates(self.directory.states)
-        state = self.directory.checkpoints.latest(lambda found: store.load(found["clients"]))
+        state = self.directory.checkpoints.latest(self._accept)
         if state is not None and state["split_hash"] != split_hash:
             raise CheckpointError(
                 f"{self.directory.path}: its checkpoints belong to another split of the data "
                 f"({state['split_hash'][:12]}, now {split_hash[:12]}); nothing was changed"
             )
         return state
+
+    def _accept(self, state: Mapping[str, Any]) -> None:
+        missing = [name for name in _NEEDED if name not in state]
+        if missing:
+            raise CheckpointError(f"it is not a run's checkpoint: {', '.join(missing)} is missing")
+        if self.directory is not None:
+            ClientStates(self.directory.states).load(state["clients"])
 
     def begin(
         self, federation: Federation, checkpoint: Mapping[str, Any] | None, about: dict[str, Any]

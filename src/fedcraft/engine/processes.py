@@ -16,6 +16,7 @@ from typing import Any
 
 from fedcraft.engine.crew import Halt, client_error
 from fedcraft.engine.job import Command, Desk, Job
+from fedcraft.engine.portable import Portable
 from fedcraft.engine.settings import StartMethod
 from fedcraft.engine.worker import READY, encode, work
 from fedcraft.errors import ConfigError, FedcraftError
@@ -54,8 +55,11 @@ class ProcessCrew:
         method: StartMethod = "auto",
     ) -> None:
         self.size = size
-        self._job, self._desk, self._halted = job, desk, halted
+        self._job: Job | Portable = job
+        self._desk, self._halted = desk, halted
         self._context: Any = multiprocessing.get_context(start_method(method))
+        if self._context.get_start_method() != "fork":
+            self._job = Portable(job)
         if self._context.get_start_method() == "forkserver":
             self._context.set_forkserver_preload(["fedcraft.engine.worker"])
         self._selector = selectors.DefaultSelector()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -88,10 +89,16 @@ class _Setup:
         self.settings, self.federation = settings, federation
         self.objective, self.aggregator, self.optimizer = method.build(settings.server_lr)
         parts = {"local": method.local, "aggregator": method.aggregator, "server": method.server}
-        self.identity = settings.identity() | {name: str(part) for name, part in parts.items()}
         module = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
         self.layout = Layout.from_module(module, settings.layers)
         self.theta = self.layout.flatten(dict(module.named_parameters())).clone()
+        shapes = " ".join(f"{t.name}{list(t.shape)}" for t in self.layout.tensors)
+        model_id = f"{self.theta.numel()} parameters, {zlib.crc32(shapes.encode()):08x}"
+        self.identity = {
+            **settings.identity(),
+            **{name: str(part) for name, part in parts.items()},
+            "model": model_id,
+        }
         buffers = {name: value.clone() for name, value in module.named_buffers()}
         self.buffers = buffers or None
         self.job = Job(

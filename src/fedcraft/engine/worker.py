@@ -13,13 +13,16 @@ from multiprocessing.connection import Connection
 from fedcraft.engine.bench import Bench
 from fedcraft.engine.job import Command, Desk, Job
 from fedcraft.engine.numerics import one_thread
+from fedcraft.engine.portable import Portable
 
 __all__ = ["READY", "encode", "work"]
 
 READY = b"ready"
 
 
-def work(job: Job, desk: Desk, connection: Connection, foreign: Sequence[Connection] = ()) -> None:
+def work(
+    job: Job | Portable, desk: Desk, connection: Connection, foreign: Sequence[Connection] = ()
+) -> None:
     """Serve until the other end of ``connection`` is closed, then end without further ado.
 
     ``foreign`` are connections that a fork inherits and must drop: while one copy is open, nobody
@@ -31,7 +34,8 @@ def work(job: Job, desk: Desk, connection: Connection, foreign: Sequence[Connect
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     one_thread()
     try:
-        _serve(Bench(job, desk), desk, connection)
+        own = job.unpack() if isinstance(job, Portable) else job
+        _serve(Bench(own, desk), desk, connection)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass
     finally:
