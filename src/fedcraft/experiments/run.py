@@ -82,17 +82,17 @@ def resume(directory: str | Path, *, callbacks: Iterable[engine.Callback] = ()) 
 
 
 class _Settle(engine.Callback):
-    """Writes down the executor that ``auto`` chose, if its arithmetic is not everybody's.
+    """Writes down the executor that ``auto`` chose: a repetition must not choose otherwise.
 
-    ``serial`` and ``processes`` give the same bits; a repetition must not choose otherwise.
+    ``serial`` and ``processes`` give the same bits, ``vectorized`` others, and ``auto`` looks at a
+    clock.
     """
 
     def __init__(self, config: Config) -> None:
         self._config = config
 
     def on_start(self, info: engine.RunInfo) -> None:
-        chosen_here = self._config.executor == "auto" and info.executor == "vectorized"
-        if chosen_here and info.directory is not None:
+        if self._config.executor == "auto" and info.directory is not None:
             write_config(self._config.but(executor=info.executor), info.directory / CONFIG_FILE)
 
 
