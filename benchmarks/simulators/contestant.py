@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import time
 from dataclasses import dataclass, field
@@ -13,7 +14,13 @@ from typing import Any
 __all__ = ["Contestant"]
 
 _ROOT = Path(__file__).resolve().parents[2]
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+_PATIENCE = 900.0  # seconds for one answer
+_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTHONPATH": str(_ROOT),
+}
 
 
 @dataclass
@@ -39,7 +46,7 @@ class Contestant:
             subprocess.Popen(
                 command,
                 cwd=_ROOT,
-                env=os.environ | _ONE_THREAD | more,
+                env=os.environ | _ENVIRONMENT | more,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -63,7 +70,8 @@ class Contestant:
         answers = [self._hear(process) for process in self._processes]
         found = [answer for answer in answers if answer is not None]
         if len(found) < len(answers):
-            self.missing = "died"
+            self.missing = "died or gave no answer"
+            self.stop()
             return None
         self.memory_mb = max(self.memory_mb, sum(_tree_mb(p.pid) for p in self._processes))
         return max(found, key=lambda answer: float(answer["seconds"]))
@@ -100,6 +108,8 @@ class Contestant:
     @staticmethod
     def _hear(process: subprocess.Popen[str]) -> dict[str, Any] | None:
         assert process.stdout is not None
+        if not select.select([process.stdout], [], [], _PATIENCE)[0]:
+            return None
         line = process.stdout.readline()
         return json.loads(line) if line else None
 

@@ -31,13 +31,13 @@ from benchmarks.simulators.floor import Trainer
 from benchmarks.simulators.talk import Answer, Channel, serve
 from benchmarks.simulators.workload import Workload
 
-_FOLDER = Path(os.environ.get("FEDCRAFT_BENCH_WORKLOAD", sys.argv[1] if sys.argv[1:] else "."))
+_WORKLOAD = "FEDCRAFT_BENCH_WORKLOAD"  # how Ray's workers learn of it
 
 
 @lru_cache(maxsize=1)
 def _trainer() -> Trainer:
     torch.set_num_threads(1)
-    return Trainer(Workload.load(_FOLDER))
+    return Trainer(Workload.load(Path(os.environ[_WORKLOAD])))
 
 
 class Client(NumPyClient):
@@ -95,6 +95,7 @@ def _simulate(rounds: int, cores: int, evaluate: float) -> Watched:
     strategy = Watched(
         fraction_fit=active / clients,
         min_fit_clients=active,
+        min_available_clients=clients,
         fraction_evaluate=evaluate,
         min_evaluate_clients=1,
         initial_parameters=ndarrays_to_parameters([start]),
@@ -107,7 +108,8 @@ def _simulate(rounds: int, cores: int, evaluate: float) -> Watched:
         num_supernodes=clients,
         backend_config={
             "client_resources": {"num_cpus": 1, "num_gpus": 0},
-            "init_args": {"num_cpus": cores, "logging_level": "error"},
+            # A cluster of its own, whoever else runs one on this machine.
+            "init_args": {"address": "local", "num_cpus": cores, "logging_level": "error"},
         },
     )
     return strategy
@@ -116,7 +118,7 @@ def _simulate(rounds: int, cores: int, evaluate: float) -> Watched:
 def main() -> None:
     """Serve as a contestant."""
     channel, cores = Channel(), int(sys.argv[2])
-    os.environ["FEDCRAFT_BENCH_WORKLOAD"] = sys.argv[1]
+    os.environ[_WORKLOAD] = sys.argv[1]
     torch.manual_seed(0)
 
     def train(rounds: int) -> Answer:
@@ -127,8 +129,14 @@ def main() -> None:
         seconds, accuracy = _simulate(1, cores, 1.0).scores[-1]
         return {"seconds": seconds, "accuracy": accuracy}
 
-    serve(channel, train, evaluate)
+    try:
+        serve(channel, train, evaluate)
+    finally:
+        os._exit(0)  # threads of a failed simulation would keep the process
 
 
 if __name__ == "__main__":
-    main()
+    # Imported under its name, because Ray's workers look for the client there.
+    from benchmarks.simulators import flower_simulation
+
+    flower_simulation.main()
