@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from fedcraft.methods import method
 from fedcraft.models import build
 
 ray = pytest.importorskip("ray")
+Cluster = pytest.importorskip("ray.cluster_utils").Cluster
 
 pytestmark = pytest.mark.slow
 
@@ -43,17 +45,22 @@ BRIEF = Settings(
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Any]:
-    """A cluster whose head has two CPUs, and this process connected to it."""
-    from ray.cluster_utils import Cluster
+    """A cluster whose head has two CPUs, and this process connected to it.
 
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    It lives in a folder of its own: in the usual one, whoever starts Ray on this machine finds it
+    and joins. A short one: the paths of sockets may not be long.
+    """
     head = {"num_cpus": 2, "object_store_memory": STORE, "include_dashboard": False}
-    made = Cluster(initialize_head=True, head_node_args=head)
-    try:
-        with cluster.Session(made.address):
-            yield made
-    finally:
-        made.shutdown()
+    own_folder = TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True)
+    with own_folder as place, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_TMPDIR", place)
+        made = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            with cluster.Session(made.address):
+                yield made
+        finally:
+            made.shutdown()
 
 
 @pytest.fixture(scope="module")

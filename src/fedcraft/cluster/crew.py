@@ -115,7 +115,7 @@ class RayCrew:
         phase.flights[ref] = _Flight(member, units)
 
     def _arrivals(self, phase: _Phase) -> list[Any]:
-        refs = [*phase.flights, *self._roster.joining]
+        refs = [*self._roster.joining, *phase.flights]  # the first that is ready: newcomers first
         self._roster.require_somebody()
         if not refs:
             time.sleep(_LOOK_SECONDS)

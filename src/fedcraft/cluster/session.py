@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,8 @@ __all__ = ["Session"]
 
 # Nobody is told what runs here, and a client's worker keeps the devices it sees.
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-_LOCAL = "local"
+_LOCAL, _AUTO = "local", "auto"
+_ANSWER_SECONDS = 10.0
 
 
 class Session:
@@ -80,13 +82,21 @@ def _connect(ray: Any, address: str, cpus: int | None) -> None:
     if address == _LOCAL:
         options |= {"num_cpus": cpus, "include_dashboard": False}
     try:
+        if address not in (_LOCAL, _AUTO):
+            _knock(address)
         ray.init(address=address, **options)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
-            f"ray_address: expected the address of a running Ray cluster, found {address!r}, "
-            f"where none answers ({str(error).splitlines()[0]}). Start one with "
-            "'ray start --head', or use 'local'"
+            f"ray_address: expected HOST:PORT of a running Ray cluster, found {address!r}, where "
+            f"none answers ({str(error).splitlines()[0]}). Start one with 'ray start --head', or "
+            "use 'local'"
         ) from error
+
+
+def _knock(address: str) -> None:
+    """Raise if nobody listens there: Ray itself would go on trying for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
 
 
 @contextmanager
