@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -155,7 +154,7 @@ def test_dead_worker_is_replaced_and_takes_only_its_own_run_with_it(tmp_path: Pa
                 os.kill(worker, signal.SIGKILL)
 
     killer = Killer()
-    base = TINY | {"rounds": 150, "checkpoint_every": 50}
+    base = TINY | {"rounds": 60, "checkpoint_every": 20}
     plan = Plan(base, {"seed": [1, 2]})
     result = sweep(plan, out=tmp_path, jobs=1, observer=killer)
     assert killer.killed is not None
@@ -180,18 +179,30 @@ def children(parent: int) -> list[int]:
     return [child.pid for child in found if "fedcraft.experiments.worker" in child.cmdline()]
 
 
-def test_run_that_another_process_is_doing_is_waited_for(tmp_path: Path) -> None:
-    plan = {**TINY, "rounds": 60, "grid": {"seed": [1]}}
-    script = tmp_path / "go.py"
-    out = tmp_path / "out"
-    script.write_text(
-        f"from fedcraft.experiments.sweep import sweep\nsweep({plan!r}, out={str(out)!r}, jobs=1)\n"
+def test_run_that_another_process_is_doing_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan(TINY, {"seed": [1]})
+    (run,) = sweep(plan, out=tmp_path, jobs=0, runner=lambda *_: []).runs
+    hold = (
+        "import fcntl, sys\n"
+        f"file = open({str(run.directory / '.lock')!r}, 'w')\n"
+        "fcntl.lockf(file, fcntl.LOCK_EX)\n"
+        "print('held', flush=True)\n"
+        "sys.stdin.read()\n"
     )
-    other = subprocess.Popen([sys.executable, str(script)])
-    wait_for(lambda: started(out) > 0, other)
-    result = sweep(plan, out=out, jobs=1)
-    assert other.wait() == 0
+    command = [sys.executable, "-c", hold]
+    waits = []
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"held\n"
+
+        def let_go(seconds: float) -> None:
+            waits.append(seconds)
+            other.stdin.close()
+            other.wait()
+
+        monkeypatch.setattr("fedcraft.experiments.sweep.time.sleep", let_go)
+        result = sweep(plan, out=tmp_path, jobs=1)
+    assert len(waits) == 1
     assert [run.state for run in result.runs] == ["finished"]
     assert not result.failures
-    rounds = [json.loads(x)["round"] for x in (result.runs[0].directory / "metrics.jsonl").open()]
-    assert rounds == list(range(1, 61))

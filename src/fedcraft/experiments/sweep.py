@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -139,9 +140,19 @@ def _work(directories: list[Path], jobs: int, watcher: Observer, runner: Runner)
         outcomes = runner(directories, jobs, watcher.progress, _ended(watcher))
         failures |= {o.directory.name: o.error for o in outcomes if o.error and not o.busy}
         directories = [o.directory for o in outcomes if o.busy]
-        if directories:
+        while directories and not any(map(_free, directories)):
             time.sleep(_BUSY_POLL)
     return failures
+
+
+def _free(directory: Path) -> bool:
+    """Tell whether nobody holds the lock of a run: whoever did is done, or dead."""
+    with (directory / ".lock").open("a") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+    return True
 
 
 def _ended(watcher: Observer) -> Callable[[Outcome], None]:
