@@ -15,7 +15,7 @@ __all__ = ["DEFAULT_GRID", "DEFAULT_METHODS", "compare", "comparison_plan"]
 DEFAULT_METHODS = ("fedavg", "fedavgm", "config", "craft")
 DEFAULT_GRID: dict[str, list[float]] = {
     "client_lr": [0.02, 0.1, 0.5],
-    "server_lr": [0.1, 0.3, 1.0],
+    "server_lr": [0.03, 0.1, 0.3, 1.0],
 }
 # A validation part to choose the rates by, and grid points that diverge without ending it all.
 _ANY_PROBLEM = {
@@ -25,7 +25,7 @@ _ANY_PROBLEM = {
     "validation_fraction": 0.25,
     "nonfinite": "stop",
 }
-# A problem of a minute: 50 clients with mostly one or two digits each.
+# A problem of a minute: 50 clients with a few digits each.
 _FIRST_PROBLEM = _ANY_PROBLEM | {
     "dataset": "digits",
     "clients": 50,

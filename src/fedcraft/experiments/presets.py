@@ -190,7 +190,7 @@ def _dittos() -> list[Preset]:
     ]
 
 
-# The paper does not tell the rates of these figures: ours, from a search on FEMNIST and CIFAR-10.
+# The paper does not tell the rates of these figures; these are our guesses within its grid.
 _FIXED_RATES: dict[str, tuple[float, float]] = {
     "fedavg": (0.1, 1.0),
     "fednova": (0.1, 1.0),
