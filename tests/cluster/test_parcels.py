@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from fedcraft.cluster import parcels
 from fedcraft.cluster.crew import _Flight, _Phase
@@ -25,14 +26,18 @@ from fedcraft.models import build
 SLOTS = 4
 
 
-@pytest.fixture(scope="module")
-def job() -> Job:
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
+
+
+@pytest.fixture(scope="module", params=["personal", "buffers"])
+def job(request) -> Job:
     dataset = load("digits")
     federation = federate(dataset, "dirichlet", SLOTS, seed=1, alpha=0.5, min_size=20)
-    module = build("mlp", input_shape=dataset.input_shape, classes=10, seed=2, hidden=(8,))
+    personal = request.param == "personal"
     return Job(
-        module=module,
-        objective=local_objective("ditto", lam=0.5),
+        module=build("mlp", input_shape=(64,), classes=10, hidden=(8,)) if personal else normed(),
+        objective=local_objective("ditto", lam=0.5) if personal else local_objective("plain"),
         federation=federation,
         tensors=federation.tensors(),
         epochs=1,
@@ -44,12 +49,15 @@ def job() -> Job:
 
 def server_desk(job: Job) -> Desk:
     flat = torch.cat([value.detach().flatten() for value in job.module.parameters()])
+    buffers = {name: value + 1 for name, value in job.module.named_buffers()}
     samples = {split: int(getattr(job.federation, split).indices.size) for split in SPLITS}
-    desk = Desk(SLOTS, flat.numel(), flat.dtype, samples, 100)
+    desk = Desk(SLOTS, flat.numel(), flat.dtype, samples, 100, buffer_bytes=1024)
     desk.theta.copy_(flat)
     desk.initial.copy_(flat + 0.01)
     desk.clients[:] = range(SLOTS)
-    desk.before.put(1, {"personal": flat * 0.9})
+    if job.objective.personal:
+        desk.before.put(1, {"personal": flat * 0.9})
+    desk.buffers.put(desk.broadcast_buffers, buffers or None)
     return desk
 
 
@@ -144,11 +152,16 @@ def test_a_phase_far_away_leaves_the_desk_of_one_done_here(job, hand, command):
         assert torch.equal(here.losses[split], there.losses[split])
         assert torch.equal(here.correct[split], there.correct[split])
     for slot in range(SLOTS):
-        ours, theirs = here.after.get(slot), there.after.get(slot)
-        assert (ours is None) == (theirs is None) == (command.kind != "train")
-        if ours is not None and theirs is not None:
-            assert ours.keys() == theirs.keys()
-            assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+        assert_same_tensors(here.after.get(slot), there.after.get(slot))
+        assert_same_tensors(here.buffers.get(slot), there.buffers.get(slot))
+    if command.kind == "train":
+        assert (there.after.get(0) is not None) == job.objective.personal
+        assert (there.buffers.get(0) is None) == job.objective.personal
+
+
+def assert_same_tensors(found, expected):
+    assert (found or {}).keys() == (expected or {}).keys()
+    assert all(torch.equal(found[name], expected[name]) for name in found or {})
 
 
 def test_a_failing_client_is_named_with_its_traceback(job, hand):

@@ -22,9 +22,9 @@ __all__ = ["RayCrew", "hire"]
 
 _LOOK_SECONDS = 0.2  # how often the waiting server looks whether the user wants to stop
 _MOST_UNITS = 8  # in one task: a task costs Ray about a millisecond, a small client less
-_TASK_BYTES = 64 * 2**20  # of updates in one task
+_TASK_BYTES = 8 * 2**20  # of updates in one task, or a single larger one
+_UNDER_WAY_BYTES = 512 * 2**20  # of updates that more than one task per hand may have
 _SHARE = 4  # a task takes at most this part of what is left for each hand
-_QUEUE = 2  # tasks at a hand: the next is there when it has done the first
 _ATTEMPTS = 4  # hands that may be lost over one unit
 
 
@@ -44,8 +44,8 @@ class RayCrew:
 
     Samples go to every node once, the broadcast model once per phase; the hands of a node read the
     same memory. Updates come back as they are finished and go straight into their rows of the
-    server's matrix; at most ``2 * hands`` tasks of at most 8 updates or 64 MB are under way. Units
-    are done in any order at any place, and again elsewhere if their hand or its node is lost; what
+    server's matrix; beside one update per hand, at most 512 MB of them are under way. Units are
+    done in any order at any place, and again elsewhere if their hand or its node is lost; what
     comes out depends on none of this.
     """
 
@@ -56,6 +56,8 @@ class RayCrew:
         self._job, self._desk, self._halted = job, desk, halted
         row = desk.dimension * desk.dtype.itemsize
         self._slots = max(1, min(_MOST_UNITS, _TASK_BYTES // max(row, 1)))
+        # With a second task at hand nobody waits for the server between two.
+        self._queue = 2 if 2 * wanted * self._slots * row <= _UNDER_WAY_BYTES else 1
         self._node = session.node
         self._initial: Any = None
         self._roster = Roster(session, parcels.ship(job, desk, self._slots), wanted)
@@ -103,7 +105,7 @@ class RayCrew:
 
     def _send(self, phase: _Phase) -> None:
         members = self._roster.members
-        for queued in range(_QUEUE):
+        for queued in range(self._queue):
             for member in members:
                 # Near the end, a unit that queues here might be done sooner by somebody else.
                 if phase.load(member) == queued and len(phase.waiting) > queued * len(members):
