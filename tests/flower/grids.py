@@ -93,6 +93,6 @@ class InProcessGrid(Grid):
         try:
             reply = self.app(message, self.contexts[node])
         except Exception as error:  # a SuperNode turns whatever the app raises into an error reply
-            reply = Message(Error(code=0, reason=repr(error)), reply_to=message)
+            reply = Message(Error(code=2, reason=repr(error)), reply_to=message)
         reply.metadata.__dict__["_src_node_id"] = node
         return reply if self.fault is None else self.fault(message, reply)

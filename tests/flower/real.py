@@ -16,17 +16,19 @@ import warm
 from run_federation import HOST, LoopbackFederation, free_port, offline, wait_for
 
 APPS = Path(__file__).parent / "apps"
+CLIENTS = 3
 
 
 class WarmFederation(LoopbackFederation):
     """A loopback federation whose short-lived processes are forked from one that is warm."""
 
     def __init__(self, home: Path, environment: Mapping[str, str] | None = None) -> None:
-        fast = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05", **(environment or {})}
+        fast = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2", **(environment or {})}
         super().__init__(home, environment=fast)
         # A socket's path may have 107 bytes, which pytest's folders exceed.
         address = f"/tmp/fedcraft-warm-{os.getpid()}-{self.port}"
         warm.install(str(home / "bin"), address)
+        _install_supernode(home / "bin" / "flower-supernode")
         self.start("warm", sys.executable, warm.__file__, "serve", address)
         self.environment["PATH"] = f"{home / 'bin'}{os.pathsep}{self.environment['PATH']}"
         self._address = Path(address)
@@ -47,6 +49,42 @@ class WarmFederation(LoopbackFederation):
         self.register(*nodes)
         for name, config in nodes.items():
             self.start_node(name, config)
+
+    def node(self, index: int) -> dict[str, Any]:
+        """Return the config of a node."""
+        return {"partition-id": index, "state-dir": str(self.home / "states")}
+
+    def restart_node(self, name: str, config: Mapping[str, Any], seconds: float) -> None:
+        """Start a node that was killed, again and again until the SuperLink has missed it.
+
+        As long as the SuperLink believes in the old process it refuses a new one with its key.
+        """
+        joined = self.log(name).count("SuperNode ID")
+        self.start_node(name, config)
+
+        def is_back() -> bool:
+            if self.log(name).count("SuperNode ID") > joined:
+                return True
+            if self.processes[name].poll() is not None:
+                self.stop(name, hard=True)
+                self.start_node(name, config)
+            return False
+
+        wait_for(is_back, seconds, f"{name} to be let in again")
+
+
+def _install_supernode(path: Path) -> None:
+    """Write a SuperNode with the shortest heartbeat a SuperLink allows: 10 s instead of 30."""
+    path.write_text(
+        f"#!{sys.executable}\n"
+        "from flwr.supercore import heartbeat\n"
+        "from flwr.supernode import fleet_http_connection\n"
+        "from flwr.supernode.cli import flower_supernode\n"
+        "heartbeat.HEARTBEAT_DEFAULT_INTERVAL = 10\n"
+        "fleet_http_connection.HEARTBEAT_DEFAULT_INTERVAL = 10\n"
+        "flower_supernode()\n"
+    )
+    path.chmod(0o755)
 
 
 class Simulation(LoopbackFederation):
@@ -69,4 +107,4 @@ class Simulation(LoopbackFederation):
         return False
 
 
-__all__ = ["APPS", "Simulation", "WarmFederation", "free_port", "offline", "wait_for"]
+__all__ = ["APPS", "CLIENTS", "Simulation", "WarmFederation", "free_port", "offline", "wait_for"]

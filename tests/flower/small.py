@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Context
+from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.clientapp import ClientApp
 from grids import InProcessGrid
 from torch import Tensor, nn
@@ -111,3 +111,7 @@ def corrupting(
 
 def vector_of(record: ArrayRecord) -> Tensor:
     return torch.cat([torch.from_numpy(a.numpy()).reshape(-1) for a in record.values()])
+
+
+def metrics(values: dict[str, Any]) -> MetricRecord:
+    return MetricRecord(values)

@@ -55,13 +55,14 @@ def flower_simulation(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def flower_deployment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def flower_deployment(
+    real_federation: WarmFederation, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     home = tmp_path_factory.mktemp("deployment")
-    with WarmFederation(home) as federation:
-        federation.start_all({f"node-{i}": {"partition-id": i} for i in range(task.CLIENTS)})
-        config = {"methods": " ".join(METHODS), "rounds": ROUNDS, "out": str(home / "out")}
-        federation.run(APPS / "agreement", config).wait(PATIENCE)
-        (home / "run.log").write_text(federation.log("run"))
+    config = {"methods": " ".join(METHODS), "rounds": ROUNDS, "out": str(home / "out")}
+    run = real_federation.run(APPS / "agreement", config, name="agreement")
+    run.wait(PATIENCE)
+    (home / "run.log").write_text(real_federation.log("agreement"))
     return home
 
 

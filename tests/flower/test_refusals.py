@@ -184,3 +184,12 @@ def test_a_round_with_too_few_is_repeated_and_then_counts_once(tmp_path) -> None
     rows = small.tables(tmp_path / "run")["metrics"]
     assert [row["attempts"] for row in rows] == [1, 2, 1]
     assert torch.equal(small.theta(trained), small.simulate("fedfv", rounds=3))
+
+
+@pytest.mark.parametrize(("size", "kind"), [(1e25, "nonfinite"), (50.0, "malformed")])
+def test_updates_of_absurd_length_are_refused(size: float, kind: str, tmp_path) -> None:
+    huge = _set("1.bias", Array(np.full(8, size, np.float32)))
+    options = {"max_update_norm": 100.0, "run_dir": tmp_path / "run"}
+    small.train("fedfv", rounds=2, grid=_federation(huge), **options)
+    (refused,) = small.tables(tmp_path / "run")["metrics"][1]["refused"]
+    assert refused["kind"] == kind

@@ -8,6 +8,7 @@ import small
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp.strategy import FedAvg
 from grids import InProcessGrid
 from torch import nn
@@ -140,3 +141,11 @@ def test_aggregating_before_anything_was_sent_is_an_error() -> None:
 def test_wrong_arguments_say_what_was_expected(options: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         Strategy(**options)
+
+
+def test_clipping_on_the_client_by_flowers_own_mod_takes_effect() -> None:
+    clip = LocalDpMod(clipping_norm=1e-3, sensitivity=0.0, epsilon=1.0, delta=1e-5)
+    grid = InProcessGrid(small.app("fedavg", mods=[clip]), small.CLIENTS)
+    trained = small.train("fedavg", rounds=1, grid=grid, reply="model")
+    lengths = torch.linalg.vector_norm(trained.post.session.intake.sort(), dim=1)
+    assert lengths == pytest.approx(torch.full((small.CLIENTS,), 1e-3), rel=1e-2)

@@ -27,7 +27,11 @@ Metrics = dict[str, Any]
 
 @dataclass(frozen=True)
 class Refusal:
-    """A reply that takes no part, and why: ``error``, ``malformed`` or ``nonfinite``."""
+    """A reply that takes no part, and why.
+
+    ``kind`` is ``malformed``, ``nonfinite``, ``error`` (the app raised) or ``unavailable`` (Flower
+    has lost the node or the reply).
+    """
 
     node: int
     client: ClientId | None

@@ -10,6 +10,7 @@ from logging import WARNING
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore import log
 from torch import Tensor
@@ -27,6 +28,12 @@ from fedcraft.updates import ClientId
 __all__ = ["Post"]
 
 Take = Callable[[int, ClientId, Message], None]
+# The node is there, but its app has no answer; every other error means that it may not be there.
+_APP_FAILED = (
+    ErrorCode.UNKNOWN,
+    ErrorCode.CLIENT_APP_RAISED_EXCEPTION,
+    ErrorCode.LOAD_CLIENT_APP_EXCEPTION,
+)
 
 
 class Post:
@@ -121,7 +128,12 @@ class Post:
         new = [node for node in nodes if not roster.knows(node)]
         exchange = self._ask(grid, [(node, MessageType.QUERY, None, {}) for node in new])
         for reply in exchange:
-            named = None if reply.has_error() else _client_of(metrics_of(reply.content))
+            if not reply.has_error():
+                named = _client_of(metrics_of(reply.content))
+            elif reply.error.code in _APP_FAILED:
+                named = None
+            else:
+                continue
             roster.enter(exchange.sender(reply), named, nodes)
 
     def _ask(
@@ -149,7 +161,8 @@ class Post:
         self._answered.add(node)
         client = roster.client(node) if roster.knows(node) else None
         if reply.has_error():
-            self._refuse(Refusal(node, client, "error", reply.error.reason or "no reason given"))
+            kind = "error" if reply.error.code in _APP_FAILED else "unavailable"
+            self._refuse(Refusal(node, client, kind, reply.error.reason or "no reason given"))
             return
         try:
             client = roster.enter(node, _client_of(metrics_of(reply.content)), self._asked)

@@ -21,6 +21,7 @@ from fedcraft.errors import ClientError
 from fedcraft.flower import keys
 from fedcraft.flower.intake import Refusal
 from fedcraft.flower.ledger import Ledger, scores_of, summary
+from fedcraft.flower.roster import client_order
 
 if TYPE_CHECKING:
     from fedcraft.flower.strategy import Strategy
@@ -83,7 +84,7 @@ class Rounds:
     def _advance(self, number: int) -> None:
         log(INFO, "[ROUND %s/%s]", number, self.plan.rounds)
         row = self._train(number)
-        if self.settings.evaluates(number):
+        if self.settings.evaluates(number) and self.strategy.fraction_evaluate:
             row |= self._evaluate(number)
         self._evaluate_centrally(number)
         self.done = number
@@ -152,10 +153,10 @@ class Rounds:
     def _row(self, number: int, refused: list[Refusal], attempt: int) -> dict[str, Any]:
         good, missing, step = self.session.intake.accepted, self.post.missing, self.strategy.step
         self.ledger.add_reports(number, good)
-        dropped = [*missing, *(r.client for r in refused if r.client is not None)]
+        dropped = {*missing, *(r.client for r in refused if r.client is not None)}
         row = {
             "clients": [reply.client for reply in good],
-            "dropped": dropped,
+            "dropped": sorted(dropped, key=client_order),
             "missing": missing,
             "refused": [_plain(refusal) for refusal in refused],
             "attempts": attempt,

@@ -24,8 +24,7 @@ def main(grid: Grid, context: Context) -> None:
             seed=SEED,
             min_available_nodes=CLIENTS,
             min_train_nodes=CLIENTS,
-            min_evaluate_nodes=CLIENTS,
-            evaluate_every=0,
+            fraction_evaluate=0.0,
             run_dir=f"{context.run_config['out']}/{method}",
             one_thread=True,
         )
@@ -35,7 +34,6 @@ def main(grid: Grid, context: Context) -> None:
             num_rounds=int(context.run_config["rounds"]),
             timeout=300,
             train_config=ConfigRecord({"method": method}),
-            evaluate_config=ConfigRecord({"method": method}),
         )
 
     with ThreadPoolExecutor(len(methods)) as threads:

@@ -1,0 +1,254 @@
+"""The server's side of a round on Flower: fedcraft's strategy against Flower's own FedAvg.
+
+    python -m benchmarks.deployment [--models 0.2M 2M 25M] [--clients 10 50] [--json FILE]
+
+Every case is a process of its own that plays the ServerApp: it packs and hashes the broadcast as
+Flower's grid does, reads each reply's objects as bytes, inflates them, aggregates, and packs the
+next broadcast. In the place of the network are files, so that nothing hides the server's own cost:
+over HTTP both sides of every ratio grow by the same amount. Replies are models with 5 MB chunks,
+made once, the same for all strategies. Memory is the process's peak, minus what it had after
+importing everything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.task_identity import TaskIdentity
+from rich.console import Console
+from rich.table import Table
+
+from fedcraft.flower import Strategy
+
+MODELS: dict[str, list[tuple[int, ...]]] = {
+    "0.2M": [(200, 784), (200,), (200, 200), (200,), (62, 200), (62,)],
+    "2M": [(320, 320)] * 20,
+    "25M": [(680, 680)] * 54,
+}
+STRATEGIES = ("Flower's FedAvg", "fedcraft fedavg", "fedcraft craft")
+_SPREAD = 0.01
+
+
+class FileGrid(Grid):
+    """A grid whose SuperLink is a folder: one file per object, read anew for every reply."""
+
+    def __init__(self, folder: Path, clients: int) -> None:
+        TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
+        self.folder, self.clients = folder, clients
+        self._asked: dict[str, int] = {}
+
+    def set_run(self, run: Any) -> None:
+        raise NotImplementedError
+
+    @property
+    def run(self) -> Any:
+        raise NotImplementedError
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        raise NotImplementedError
+
+    def get_node_ids(self) -> Iterable[int]:
+        return range(1, self.clients + 1)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Hash and serialise as ``HttpGrid`` does before it sends: every object once."""
+        objects: dict[str, Any] = {}
+        with no_object_id_recompute():
+            for message in messages:
+                message.metadata.__dict__["_message_id"] = message.object_id
+                objects.update(get_all_nested_objects(message))
+                self._asked[message.metadata.message_id] = message.metadata.dst_node_id
+            for key in list(objects):
+                objects.pop(key).deflate()
+        return [message.metadata.message_id for message in messages]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return [self._read(key, self._asked.pop(key)) for key in list(message_ids)]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        return self.pull_messages(self.push_messages(list(messages)))
+
+    def _read(self, asked: str, node: int) -> Message:
+        place = self.folder / f"{node}"
+        index = json.loads((place / "index.json").read_text())
+        contents = {key: (place / key).read_bytes() for key in index["objects"]}
+        reply = inflate_object_from_contents(index["root"], contents)
+        if not isinstance(reply, Message):
+            raise TypeError(f"{place} should hold a message, but holds a {type(reply).__name__}")
+        reply.metadata.__dict__["_reply_to_message_id"] = asked
+        reply.metadata.__dict__["_src_node_id"] = node
+        return reply
+
+
+def broadcast(model: str) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
+    """Return a model of this size, layer by layer."""
+    draw = np.random.default_rng(0)
+    return {
+        f"layer{index}.weight": draw.standard_normal(shape, dtype=np.float32)
+        for index, shape in enumerate(MODELS[model])
+    }
+
+
+def write_replies(model: str, clients: int, folder: Path) -> None:
+    """Write every client's reply as the objects a SuperLink would store."""
+    FileGrid(folder, clients)
+    start = broadcast(model)
+    for node in range(1, clients + 1):
+        if (folder / f"{node}" / "index.json").exists():
+            continue
+        draw = np.random.default_rng(node)
+        arrays = {
+            name: Array(value + _SPREAD * draw.standard_normal(value.shape, dtype=np.float32))
+            for name, value in start.items()
+        }
+        metrics = MetricRecord({"num-examples": 100 + node, "client-id": node})
+        content = RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics})
+        question = Message(RecordDict(), dst_node_id=node, message_type="train")
+        _store(Message(content, reply_to=question), folder / f"{node}")
+
+
+def _store(message: Message, place: Path) -> None:
+    place.mkdir(parents=True)
+    objects = get_all_nested_objects(message)
+    for key, value in objects.items():
+        (place / key).write_bytes(value.deflate())
+    index = {"root": message.object_id, "objects": list(objects)}
+    (place / "index.json").write_text(json.dumps(index))
+
+
+def strategy_of(name: str, clients: int) -> FedAvg | Strategy:
+    """Return a strategy that asks everybody and evaluates nobody."""
+    everybody = {"fraction_evaluate": 0.0, "min_train_nodes": clients, "min_available_nodes": 1}
+    if name == STRATEGIES[0]:
+        return FedAvg(**everybody)  # type: ignore[arg-type]
+    return Strategy(name.split()[1], **everybody)  # type: ignore[arg-type]
+
+
+def peak_bytes() -> int:
+    """Return the largest memory this process ever had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def play(case: dict[str, Any], folder: str, threads: int, answer: Any) -> None:
+    """Run some rounds in this process and send back what they cost."""
+    torch.set_num_threads(threads)
+    grid = FileGrid(Path(folder), case["clients"])
+    strategy = strategy_of(case["strategy"], case["clients"])
+    record = ArrayRecord({name: Array(value) for name, value in broadcast(case["model"]).items()})
+    torch.mm(torch.ones(8, 8), torch.ones(8, 8))
+    before = peak_bytes()
+    rounds = list(_rounds(strategy, grid, record, case["rounds"]))
+    best = {name: min(row[name] for row in rounds) for name in rounds[0]}
+    answer.put({**case, **best, "memory_mb": (peak_bytes() - before) / 2**20})
+
+
+def _rounds(
+    strategy: FedAvg | Strategy, grid: FileGrid, record: ArrayRecord, count: int
+) -> Iterator[dict[str, float]]:
+    from flwr.app import ConfigRecord
+
+    for number in range(1, count + 1):
+        started = time.perf_counter()
+        letters = strategy.configure_train(number, record, ConfigRecord(), grid)
+        if isinstance(strategy, Strategy):
+            busy = strategy.post.seconds
+            strategy.aggregate_train(number, strategy.post.exchange(grid, letters))
+            aggregate = strategy.post.seconds - busy
+        else:
+            replies = grid.send_and_receive(letters)
+            begun = time.perf_counter()
+            strategy.aggregate_train(number, replies)
+            aggregate = time.perf_counter() - begun
+            del replies
+        yield {"round_seconds": time.perf_counter() - started, "aggregate_seconds": aggregate}
+
+
+def measure(case: dict[str, Any], folder: Path, threads: int) -> dict[str, Any]:
+    """Play one case in a fresh process."""
+    spawn = multiprocessing.get_context("spawn")
+    answer = spawn.Queue()
+    process = spawn.Process(target=play, args=(case, str(folder), threads, answer))
+    process.start()
+    result: dict[str, Any] = answer.get()
+    process.join()
+    return result
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    """Print the table; ratios are against Flower's FedAvg on the same replies."""
+    table = Table(title="One round on the server, everybody takes part")
+    for title in ("model", "clients", "strategy", "aggregate s", "round s", "round/FedAvg"):
+        table.add_column(title, justify="right")
+    table.add_column("memory MB", justify="right")
+    table.add_column("memory/FedAvg", justify="right")
+    for row in rows:
+        same = [r for r in rows if (r["model"], r["clients"]) == (row["model"], row["clients"])]
+        flower = same[0]
+        table.add_row(
+            row["model"],
+            str(row["clients"]),
+            row["strategy"],
+            f"{row['aggregate_seconds']:.3f}",
+            f"{row['round_seconds']:.3f}",
+            f"{row['round_seconds'] / flower['round_seconds']:.2f}",
+            f"{row['memory_mb']:.0f}",
+            f"{row['memory_mb'] / flower['memory_mb']:.2f}",
+        )
+    Console(width=120).print(table)
+    ratios = [
+        row["round_seconds"] / rows[place - place % len(STRATEGIES)]["round_seconds"]
+        for place, row in enumerate(rows)
+        if row["strategy"] == STRATEGIES[2]
+    ]
+    if ratios:
+        middle, worst = statistics.median(ratios), max(ratios)
+        print(f"CRAFT's round / FedAvg's: median {middle:.2f}, worst {worst:.2f}")
+
+
+def main() -> None:
+    """Make the replies of every case, play it with every strategy, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--clients", type=int, nargs="+", default=[10, 50])
+    parser.add_argument("--rounds", type=int, default=3, help="rounds per case; the fastest counts")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--folder", type=Path, help="where replies go; 4 bytes x clients x model")
+    parser.add_argument("--json", type=Path, help="also write the numbers here")
+    options = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        for model in options.models:
+            place = Path(folder) / model
+            write_replies(model, max(options.clients), place)
+            for clients in options.clients:
+                for name in STRATEGIES:
+                    case = {"model": model, "clients": clients, "strategy": name}
+                    rows.append(measure({**case, "rounds": options.rounds}, place, options.threads))
+    show(rows)
+    if options.json is not None:
+        options.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
