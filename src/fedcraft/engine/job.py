@@ -19,7 +19,7 @@ __all__ = ["SPLITS", "Command", "DataSource", "Desk", "Job", "Shard", "shards"]
 
 SPLITS = ("test", "train", "validation")
 REPORT = ("samples", "steps", "train_loss", "loss", "total", "busy")
-_BATCHES_PER_SHARD = 4
+_BATCHES_PER_SHARD = 8
 _STATE_FACTOR = 4  # address space for a client's state, in models
 
 DataSource = Callable[[Tensors, NDArray[np.int64], int, int], ClientData]

@@ -46,7 +46,8 @@ class Settings:
     """Rounds between evaluations of all clients; 0 for the end alone. The end always counts."""
     evaluate_first: bool = False
     evaluate_train_loss: bool = True
-    evaluate_batch: int = 1024
+    evaluate_batch: int = 128
+    """Samples of one forward pass in an evaluation: more do not fit into the caches."""
     diagnostics_every: int = 10
     """Rounds between rows of conflicts.csv (evaluation rounds always have theirs); 0 for none."""
 
