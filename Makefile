@@ -9,6 +9,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $
 export OMP_NUM_THREADS ?= 1
 export FLWR_TELEMETRY_ENABLED ?= 0
 export RAY_USAGE_STATS_ENABLED ?= 0
+export NO_MKDOCS_2_WARNING ?= 1
 
 .PHONY: run test check bench docs setup clean help
 
