@@ -57,14 +57,14 @@ def test_compare_prints_table_and_report_and_does_nothing_twice(here: Path) -> N
     told = json.loads(second.stdout)
     assert set(told["tables"]) == {"validation", "test"}
     assert set(told["runs"].values()) == {"finished"}
-    assert len(told["runs"]) == 6
+    assert len(told["runs"]) == 8
     third = call(*words)
-    assert "6 of 6 runs are done already" in third.stderr
+    assert "8 of 8 runs are done already" in third.stderr
 
 
 def test_estimates_train_nothing(here: Path) -> None:
     told = json.loads(call("compare", *TINY, "--estimate", "--json").stdout)
-    assert told["runs"] == 36
+    assert told["runs"] == 48
     assert told["seconds"] > 0
     assert not (here / "runs").exists()
 
