@@ -67,8 +67,8 @@ class LoopbackFederation:
         for name in reversed(list(self.processes)):
             self.stop(name)
 
-    def start_link(self) -> None:
-        """Start the SuperLink and wait until it answers; its state outlives it."""
+    def start_link(self, *, database: bool = True) -> None:
+        """Start the SuperLink and wait until it answers; with a database its state outlives it."""
         self.start(
             "superlink",
             "flower-superlink",
@@ -77,7 +77,7 @@ class LoopbackFederation:
             *("--ssl-certfile", str(self.link_certificate)),
             *("--ssl-keyfile", str(self.link_key)),
             "--enable-supernode-auth",
-            *("--database", str(self.home / "superlink.db")),
+            *(("--database", str(self.home / "superlink.db")) if database else ()),
         )
         context = ssl.create_default_context(cafile=str(self.ca))
         wait_for(lambda: self._answers(context), 60, "the SuperLink to answer")

@@ -45,7 +45,7 @@ class WarmFederation(LoopbackFederation):
 
     def start_all(self, nodes: Mapping[str, Mapping[str, Any]]) -> None:
         """Start the SuperLink and register and start nodes, each with its config."""
-        self.start_link()
+        self.start_link(database=False)
         self.register(*nodes)
         for name, config in nodes.items():
             self.start_node(name, config)
@@ -90,7 +90,7 @@ def _install_supernode(path: Path) -> None:
 class Simulation(LoopbackFederation):
     """A SuperLink in simulation mode: what ``flwr run`` starts for a local simulation."""
 
-    def start_link(self) -> None:
+    def start_link(self, *, database: bool = False) -> None:
         where = ("--host", HOST, "--port", str(self.port))
         self.start("superlink", "flower-superlink", "--insecure", "--simulation", *where)
         config = self.home / "flwr" / "config.toml"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -109,7 +110,7 @@ def test_the_silent_and_the_killed_are_missed_and_come_back(story: Story) -> Non
 
 
 def test_the_server_was_killed_and_went_on(story: Story) -> None:
-    assert "Going on after round 2 of 4" in story.logs["again"]
+    assert re.search("Going on after round [23] of 4", story.logs["again"])
 
 
 def test_strangers_are_refused(story: Story) -> None:

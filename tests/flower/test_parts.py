@@ -75,7 +75,7 @@ def test_rows_end_up_in_the_clients_order_whoever_came_when(arrival: list[int]) 
     for place in arrival:
         node = list(names)[place]
         values = np.full(2, names[node], np.float32)
-        content = RecordDict({"update": ArrayRecord({"w": Array(values)})})
+        content = RecordDict({"update": ArrayRecord({"row": Array(values)})})
         content["metrics"] = small.metrics({})
         intake.take(node, names[node], _Reply(content))
     matrix = intake.sort()

@@ -15,7 +15,7 @@ BAD = 1
 
 
 def _arrays(reply: Message) -> ArrayRecord:
-    return reply.content["update"]
+    return reply.content["arrays"]
 
 
 def _nan(reply: Message) -> Message:
@@ -103,7 +103,7 @@ def _federation(change, rounds=(2,)) -> InProcessGrid:
 def test_a_bad_reply_is_refused_counted_and_named(case: str, tmp_path) -> None:
     change, kind, reason = CASES[case]
     grid = _federation(change)
-    trained = small.train("fedfv", rounds=3, grid=grid, run_dir=tmp_path / "run")
+    trained = small.train("fedfv", rounds=3, grid=grid, run_dir=tmp_path / "run", reply="model")
     first, second, third = small.tables(tmp_path / "run")["metrics"]
     assert first["refused"] == third["refused"] == []
     assert third["clients"] == [0, 1, 2, 3]
@@ -118,17 +118,36 @@ def test_a_bad_reply_is_refused_counted_and_named(case: str, tmp_path) -> None:
 
 def test_without_the_refused_the_round_is_that_of_the_others() -> None:
     """The weights are renormalised over those who count, as if the other had not been asked."""
-    refused = small.train(
-        "fedavg",
-        rounds=1,
-        grid=InProcessGrid(small.app("fedavg"), small.CLIENTS, fault=small.corrupting(BAD, _nan)),
+    grid = InProcessGrid(
+        small.app("fedavg"), small.CLIENTS, fault=small.corrupting(BAD, _nan, rounds=(1,))
     )
+    refused = small.train("fedavg", rounds=1, grid=grid, reply="model")
     rows = refused.post.session.intake.accepted
     weights = torch.tensor([reply.weight for reply in rows])
     matrix = refused.post.session.intake.sort()
     expected = small.vector_of(small.arrays()) - (weights / weights.sum()) @ matrix
     assert [reply.client for reply in rows] == [0, 2, 3]
     assert torch.allclose(small.theta(refused), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (np.zeros(5, np.float32), "expected shape"),
+        (np.zeros(610), "expected float32"),
+        (np.full(610, np.inf, np.float32), "NaN or Inf"),
+        (None, "'row' is missing"),
+    ],
+)
+def test_a_row_that_does_not_fit_is_refused(row, reason: str, tmp_path) -> None:
+    def change(reply: Message) -> Message:
+        reply.content["update"] = ArrayRecord({} if row is None else {"row": Array(row)})
+        return reply
+
+    assert sum(p.numel() for p in small.model().parameters()) == 610
+    small.train("fedfv", rounds=2, grid=_federation(change), run_dir=tmp_path / "run")
+    (refused,) = small.tables(tmp_path / "run")["metrics"][1]["refused"]
+    assert reason in refused["reason"]
 
 
 def test_a_client_that_raises_is_refused_with_its_own_words() -> None:
@@ -189,7 +208,7 @@ def test_a_round_with_too_few_is_repeated_and_then_counts_once(tmp_path) -> None
 @pytest.mark.parametrize(("size", "kind"), [(1e25, "nonfinite"), (50.0, "malformed")])
 def test_updates_of_absurd_length_are_refused(size: float, kind: str, tmp_path) -> None:
     huge = _set("1.bias", Array(np.full(8, size, np.float32)))
-    options = {"max_update_norm": 100.0, "run_dir": tmp_path / "run"}
+    options = {"max_update_norm": 100.0, "run_dir": tmp_path / "run", "reply": "model"}
     small.train("fedfv", rounds=2, grid=_federation(huge), **options)
     (refused,) = small.tables(tmp_path / "run")["metrics"][1]["refused"]
     assert refused["kind"] == kind

@@ -44,8 +44,8 @@ def _interrupted(name: str, run_dir: Path, letters: int, app: Any, **options: An
     return small.train(name, rounds=ROUNDS, grid=survivors, run_dir=run_dir, **options)
 
 
-@pytest.mark.parametrize("letters", [4, 9, 16, 20])
-@pytest.mark.parametrize("name", ["craft", "fedadam", "ditto+craft", "afl"])
+@pytest.mark.parametrize("letters", [4, 11, 20])
+@pytest.mark.parametrize("name", ["fedadam", "ditto+craft", "afl"])
 def test_killed_and_resumed_equals_uninterrupted(name: str, letters: int, tmp_path: Path) -> None:
     """Model, client states and tables, wherever in a round the power went."""
     whole = small.train(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedcraft.errors import InputError
+from fedcraft.flower import keys
 from fedcraft.updates import Grouping, Layout
 
 __all__ = ["Wire", "open_array", "tensors"]
@@ -136,16 +137,7 @@ class Wire:
         """Return one array of a record, checked against the broadcast's shape and dtype."""
         if name not in record:
             raise InputError(f"array {name!r} is missing")
-        found = open_array(record[name])
-        if found.shape != self.shapes[name]:
-            raise InputError(
-                f"array {name!r}: expected shape {self.shapes[name]}, found {found.shape}"
-            )
-        if found.dtype != self.dtypes[name]:
-            raise InputError(
-                f"array {name!r}: expected {self.dtypes[name]}, found {found.dtype.str}"
-            )
-        return found
+        return _checked(name, record[name], self.shapes[name], self.dtypes[name])
 
     def record(
         self, theta: Tensor, others: Mapping[str, Array], buffers: Mapping[str, Tensor]
@@ -160,14 +152,30 @@ class Wire:
         return ArrayRecord({name: made.get(name, others[name]) for name in self.shapes})
 
     def update_record(self, row: Tensor, buffers: Mapping[str, Tensor]) -> ArrayRecord:
-        """Return what a client sends: its row cut into named arrays, and its buffers."""
-        values = row.numpy()
-        made = {
-            slot.name: _array(values[slot.start : slot.stop], slot.shape, self.dtypes[slot.name])
-            for slot in self.layout.tensors
-        }
-        made |= {n: _array(buffers[n].numpy(), self.shapes[n], self.dtypes[n]) for n in buffers}
+        """Return what a client sends: its row as one array, and its buffers.
+
+        Flower sends every array as objects of its own, a request each: one long array arrives much
+        faster than a hundred short ones.
+        """
+        made = {keys.ROW: Array(row.numpy())}
+        made |= {n: _array(b.numpy(), self.shapes[n], self.dtypes[n]) for n, b in buffers.items()}
         return ArrayRecord(made)
+
+    def read_update(self, record: Mapping[str, Array], out: Tensor) -> None:
+        """Write a row that :meth:`update_record` packed into ``out``."""
+        if keys.ROW not in record:
+            raise InputError(f"array {keys.ROW!r} is missing")
+        row = out.numpy()
+        row[:] = _checked(keys.ROW, record[keys.ROW], row.shape, row.dtype)
+
+
+def _checked(name: str, array: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    found = open_array(array)
+    if found.shape != shape:
+        raise InputError(f"array {name!r}: expected shape {shape}, found {found.shape}")
+    if found.dtype != dtype:
+        raise InputError(f"array {name!r}: expected {dtype}, found {found.dtype.str}")
+    return found
 
 
 def _array(values: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

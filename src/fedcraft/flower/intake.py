@@ -143,8 +143,10 @@ class Intake:
     def _read(self, content: RecordDict, row: int) -> dict[str, Tensor]:
         name, arrays = _only_arrays(content)
         out = self._matrix()[row]
-        is_update = name == keys.UPDATE
-        self._wire.read_row(arrays, out, None if is_update else self._theta)
+        if name == keys.UPDATE:
+            self._wire.read_update(arrays, out)
+        else:
+            self._wire.read_row(arrays, out, self._theta)
         buffers = self._wire.read_buffers(arrays)
         length = float(torch.linalg.vector_norm(out))
         if not math.isfinite(length):

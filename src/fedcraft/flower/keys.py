@@ -10,6 +10,7 @@ CONFIG: Final = "config"
 METRICS: Final = "metrics"
 INITIAL: Final = "initial-arrays"  # theta_0, for the personal model of a client that comes late
 UPDATE: Final = "update"  # a reply that carries g_i = theta_t - theta_i instead of theta_i
+ROW: Final = "row"  # the array in it: all coordinates in the layout's order
 
 # What the server says.
 ROUND: Final = "server-round"

@@ -2,9 +2,10 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from flwr.app import ArrayRecord, ConfigRecord, Context
+from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
+from agreement.bundle import Bundle, Share
 from agreement.task import CLIENT_LR, CLIENTS, SEED, model
 from fedcraft.flower import Strategy
 
@@ -14,6 +15,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     methods = str(context.run_config["methods"]).split()
+    bundle = Bundle(grid, methods)
     start = model()  # here, because threads share the random state that initialises it
 
     def train(method: str) -> None:
@@ -28,13 +30,8 @@ def main(grid: Grid, context: Context) -> None:
             run_dir=f"{context.run_config['out']}/{method}",
             one_thread=True,
         )
-        strategy.start(
-            grid,
-            ArrayRecord(start.state_dict()),
-            num_rounds=int(context.run_config["rounds"]),
-            timeout=300,
-            train_config=ConfigRecord({"method": method}),
-        )
+        rounds = int(context.run_config["rounds"])
+        strategy.start(Share(bundle, method), ArrayRecord(start.state_dict()), rounds, timeout=600)
 
     with ThreadPoolExecutor(len(methods)) as threads:
         list(threads.map(train, methods))

@@ -43,9 +43,9 @@ def train(message: Message, context: Context) -> Message:
     reply = honest(message, context)
     arrays = reply.content["update"]
     if fault == "nan":
-        arrays["1.bias"] = Array(np.full(32, np.nan, np.float32))
+        arrays["row"] = Array(np.full_like(arrays["row"].numpy(), np.nan))
     if fault == "shape":
-        arrays["1.bias"] = Array(np.zeros(31, np.float32))
+        arrays["row"] = Array(arrays["row"].numpy()[1:])
     if fault == "silent" or (fault == "killed" and first):
         time.sleep(float(context.run_config["deadline"]) + 1)
     return reply

@@ -18,4 +18,4 @@ def federation() -> Federation:
 
 
 def model() -> nn.Module:
-    return build("mlp", input_shape=(64,), classes=10, seed=SEED, hidden=[32, 16])
+    return build("mlp", input_shape=(64,), classes=10, seed=SEED, hidden=[32])
