@@ -66,8 +66,8 @@ PROMISES = [
     Promise("fedmdfg", {"eps": 0.0}, in_memory=True),
     Promise("fedmdfg", degree=None, in_memory=True),
     Promise("config", degree=0, alone=False),
-    Promise("config", {"meaning": "target"}, degree=0, alone=False, in_memory=True),
-    Promise("config", {"meaning": "original"}, in_memory=True),
+    Promise("config", {"meaning": "target"}, degree=0, alone=False),
+    Promise("config", {"meaning": "original"}),
     Promise("craft", {"eps": 0.0, "tau": 0.0}, degree=0, alone=False),
     # Demands that cannot be met together are softened, by a constant that rounding can see.
     Promise("craft", {"constraint": "at_least"}, degree=None, alone=False, tolerance=1e-6),

@@ -116,7 +116,8 @@ def test_a_batch_larger_than_the_data_is_one_batch(federation, model, settings):
 
 @pytest.mark.parametrize("executor", ["serial", "processes"])
 def test_a_client_that_sends_nan_fails_the_round_by_name(federation, model, settings, executor):
-    everybody = settings(clients_per_round=20, executor=executor, workers=2)
+    # A function made in a test cannot be sent to a process that was not forked.
+    everybody = settings(clients_per_round=20, executor=executor, workers=2, start_method="fork")
 
     with pytest.raises(NonFiniteError, match=r"round 1: NaN or Inf .* client\(s\) \[3, 7\]"):
         run(method("craft"), federation, model, everybody, client_data=_poison(3, 7))
