@@ -38,6 +38,7 @@ def settings():
             "evaluate_every": 3,
             "executor": "serial",
             "checkpoint_every": 2,
+            "start_method": "fork",
         }
         return Settings(**(base | changes))
 

@@ -74,7 +74,6 @@ def test_a_run_of_the_released_program_is_repeated(golden, relative_error, execu
         evaluate_every=1,
         executor=executor,
         workers=workers,
-        start_method="fork",
         start_method="fork",  # the prescribed orders are a function of this test's own
     )
 
