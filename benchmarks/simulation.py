@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -68,12 +69,19 @@ def _pfl(place: str, python: str | None, processes: int) -> Contestant:
     if python is None:
         contestant.missing = "not installed: see --pfl-python"
     elif processes > 1:
-        addresses = ",".join(f"localhost:{29500 + k}" for k in range(processes))
+        addresses = ",".join(f"localhost:{_free_port()}" for _ in range(processes))
         contestant.environments = [
             {"PFL_WORKER_ADDRESSES": addresses, "PFL_WORKER_RANK": str(rank)}
             for rank in range(processes)
         ]
     return contestant
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def compete(name: str, everybody: list[Contestant], turns: int, console: Console) -> None:
