@@ -5,9 +5,9 @@
 Every case is a process of its own that plays the ServerApp: it packs and hashes the broadcast as
 Flower's grid does, reads each reply's objects as bytes, inflates them, aggregates, and packs the
 next broadcast. In the place of the network are files, so that nothing hides the server's own cost:
-over HTTP both sides of every ratio grow by the same amount. Replies are models with 5 MB chunks,
-made once, the same for all strategies. Memory is the process's peak, minus what it had after
-importing everything.
+over HTTP (``benchmarks.deployment_link``) both sides of every ratio grow. Replies are models, made
+once, the same for all strategies. Memory is the process's peak minus what it had after its imports.
+CPU seconds are for machines that are busy with other things.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import argparse
 import json
 import multiprocessing
 import resource
-import statistics
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -25,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from flwr.supercore.inflatable.inflatable_object import (
@@ -158,30 +157,33 @@ def play(case: dict[str, Any], folder: str, threads: int, answer: Any) -> None:
     record = ArrayRecord({name: Array(value) for name, value in broadcast(case["model"]).items()})
     torch.mm(torch.ones(8, 8), torch.ones(8, 8))
     before = peak_bytes()
-    rounds = list(_rounds(strategy, grid, record, case["rounds"]))
+    rounds = list(play_rounds(strategy, grid, record, case["rounds"]))
     best = {name: min(row[name] for row in rounds) for name in rounds[0]}
     answer.put({**case, **best, "memory_mb": (peak_bytes() - before) / 2**20})
 
 
-def _rounds(
-    strategy: FedAvg | Strategy, grid: FileGrid, record: ArrayRecord, count: int
+def play_rounds(
+    strategy: FedAvg | Strategy, grid: Grid, record: ArrayRecord, count: int
 ) -> Iterator[dict[str, float]]:
-    from flwr.app import ConfigRecord
-
+    """Yield what each of some rounds of training costs the server."""
     for number in range(1, count + 1):
-        started = time.perf_counter()
+        started, worked = time.perf_counter(), time.process_time()
         letters = strategy.configure_train(number, record, ConfigRecord(), grid)
         if isinstance(strategy, Strategy):
             busy = strategy.post.seconds
             strategy.aggregate_train(number, strategy.post.exchange(grid, letters))
             aggregate = strategy.post.seconds - busy
         else:
-            replies = grid.send_and_receive(letters)
+            replies = grid.send_and_receive(letters, timeout=3600)
             begun = time.perf_counter()
             strategy.aggregate_train(number, replies)
             aggregate = time.perf_counter() - begun
             del replies
-        yield {"round_seconds": time.perf_counter() - started, "aggregate_seconds": aggregate}
+        yield {
+            "round_seconds": time.perf_counter() - started,
+            "cpu_seconds": time.process_time() - worked,
+            "aggregate_seconds": aggregate,
+        }
 
 
 def measure(case: dict[str, Any], folder: Path, threads: int) -> dict[str, Any]:
@@ -198,32 +200,25 @@ def measure(case: dict[str, Any], folder: Path, threads: int) -> dict[str, Any]:
 def show(rows: list[dict[str, Any]]) -> None:
     """Print the table; ratios are against Flower's FedAvg on the same replies."""
     table = Table(title="One round on the server, everybody takes part")
-    for title in ("model", "clients", "strategy", "aggregate s", "round s", "round/FedAvg"):
+    head = ("model", "clients", "strategy", "aggregate s", "round s", "CPU s", "memory MB")
+    for title in (*head, "round ratio", "CPU ratio", "memory ratio"):
         table.add_column(title, justify="right")
-    table.add_column("memory MB", justify="right")
-    table.add_column("memory/FedAvg", justify="right")
     for row in rows:
-        same = [r for r in rows if (r["model"], r["clients"]) == (row["model"], row["clients"])]
-        flower = same[0]
+        flower = next(r for r in rows if _case(r) == _case(row))
+        costs = ("round_seconds", "cpu_seconds", "memory_mb")
         table.add_row(
             row["model"],
             str(row["clients"]),
             row["strategy"],
-            f"{row['aggregate_seconds']:.3f}",
-            f"{row['round_seconds']:.3f}",
-            f"{row['round_seconds'] / flower['round_seconds']:.2f}",
+            *(f"{row[name]:.3f}" for name in ("aggregate_seconds", *costs[:2])),
             f"{row['memory_mb']:.0f}",
-            f"{row['memory_mb'] / flower['memory_mb']:.2f}",
+            *(f"{row[name] / flower[name]:.2f}" for name in costs),
         )
-    Console(width=120).print(table)
-    ratios = [
-        row["round_seconds"] / rows[place - place % len(STRATEGIES)]["round_seconds"]
-        for place, row in enumerate(rows)
-        if row["strategy"] == STRATEGIES[2]
-    ]
-    if ratios:
-        middle, worst = statistics.median(ratios), max(ratios)
-        print(f"CRAFT's round / FedAvg's: median {middle:.2f}, worst {worst:.2f}")
+    Console(width=130).print(table)
+
+
+def _case(row: dict[str, Any]) -> tuple[str, int]:
+    return row["model"], row["clients"]
 
 
 def main() -> None:

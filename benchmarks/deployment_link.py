@@ -20,18 +20,30 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid, ServerApp
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+)
+from flwr.supercore.inflatable.inflatable_utils import pull_objects
 from flwr.supernode.fleet_http_connection import http_request_response
 
-from benchmarks.deployment import MODELS, STRATEGIES, broadcast, peak_bytes, show, strategy_of
-from fedcraft.flower import Strategy
+from benchmarks.deployment import (
+    MODELS,
+    STRATEGIES,
+    broadcast,
+    peak_bytes,
+    play_rounds,
+    show,
+    strategy_of,
+)
 
 HOST = "127.0.0.1"
 PROJECT = """
@@ -49,7 +61,7 @@ clientapp = "link.server_app:app"
 [tool.flwr.app.config]
 model = "0.2M"
 clients = 10
-strategy = ""
+strategy = 0
 rounds = 3
 out = ""
 """
@@ -62,29 +74,15 @@ def serve(grid: Grid, context: Context) -> None:
     """Be the ServerApp: some rounds with one strategy, and what they cost."""
     config = context.run_config
     model, clients = str(config["model"]), int(config["clients"])
-    strategy = strategy_of(str(config["strategy"]), clients)
+    strategy = strategy_of(STRATEGIES[int(config["strategy"])], clients)
     record = ArrayRecord({name: Array(value) for name, value in broadcast(model).items()})
     while len(list(grid.get_node_ids())) < clients:
         time.sleep(0.2)
-    before, seconds = peak_bytes(), []
-    for _ in range(int(config["rounds"])):
-        started = time.perf_counter()
-        _one_round(strategy, grid, record)
-        seconds.append(time.perf_counter() - started)
-    answer = {"round_seconds": min(seconds), "memory_mb": (peak_bytes() - before) / 2**20}
+    before = peak_bytes()
+    rounds = list(play_rounds(strategy, grid, record, int(config["rounds"])))
+    best = {name: min(row[name] for row in rounds) for name in rounds[0]}
+    answer = {**best, "memory_mb": (peak_bytes() - before) / 2**20}
     Path(str(config["out"])).write_text(json.dumps(answer))
-
-
-def _one_round(strategy: Any, grid: Grid, record: ArrayRecord) -> None:
-    letters = strategy.configure_train(1, record, ConfigRecord(), grid)
-    replies: Iterable[Message]
-    if isinstance(strategy, Strategy):
-        replies = strategy.post.exchange(grid, letters)
-    else:
-        replies = grid.send_and_receive(letters, timeout=3600)
-    arrays, _ = strategy.aggregate_train(1, replies)
-    if arrays is None:
-        raise RuntimeError("no reply counted")
 
 
 def feed(address: str, model: str, clients: int) -> None:
@@ -94,10 +92,14 @@ def feed(address: str, model: str, clients: int) -> None:
         nodes = [stack.enter_context(http_request_response(address, True)) for _ in range(clients)]
         records = [_update(start, index) for index in range(clients)]
         while True:
-            for index, (_, receive, send, _, _, _, push, confirm) in enumerate(nodes):
+            for index, (_, receive, send, _, _, pull, push, confirm) in enumerate(nodes):
                 got = receive()
                 if got is not None:
-                    _answer(got[0], index, records[index], send, push, confirm)
+                    run = got[0].metadata.run_id
+                    names = [tree.object_id for tree in iterate_object_tree(got[1])]
+                    pull_objects(names, partial(pull, run))
+                    confirm(run, got[0].metadata.message_id)
+                    _answer(got[0], index, records[index], send, push)
             time.sleep(0.02)
 
 
@@ -111,18 +113,14 @@ def _update(start: dict[str, Any], index: int) -> ArrayRecord:
     )
 
 
-def _answer(
-    question: Message, index: int, record: ArrayRecord, send: Any, push: Any, confirm: Any
-) -> None:
-    run = question.metadata.run_id
-    confirm(run, question.metadata.message_id)
+def _answer(question: Message, index: int, record: ArrayRecord, send: Any, push: Any) -> None:
     metrics = MetricRecord({"num-examples": 100 + index, "client-id": index})
     reply = Message(RecordDict({"arrays": record, "metrics": metrics}), reply_to=question)
     reply.metadata.__dict__["_message_id"] = reply.object_id
     objects = get_all_nested_objects(reply)
     wanted, session = send(reply, get_object_tree(reply), 0.0)
     for key in wanted:
-        push(run, session, key, objects[key].deflate())
+        push(question.metadata.run_id, session, key, objects[key].deflate())
 
 
 def measure(case: dict[str, Any], home: Path) -> dict[str, Any]:
@@ -138,19 +136,21 @@ def measure(case: dict[str, Any], home: Path) -> dict[str, Any]:
         _wait_for_link(port)
         words = (*feeder, "--models", case["model"], "--clients", str(case["clients"]))
         _start(stack, (sys.executable, *words), environment)
-        wanted = {**case, "out": str(out)}
+        wanted = {**case, "out": str(out), "strategy": STRATEGIES.index(case["strategy"])}
         config = " ".join(f"{name}={json.dumps(value)}" for name, value in wanted.items())
         run = ("flwr", "run", str(home / "app"), "link", "--run-config", config, "--stream")
         _start(stack, run, environment).wait(3600)
+        if not out.exists():
+            raise RuntimeError((home / "log.txt").read_text())
         answer: dict[str, Any] = json.loads(out.read_text())
-    return {**case, **answer, "aggregate_seconds": float("nan")}
+    return {**case, **answer}
 
 
 def _start(
     stack: contextlib.ExitStack, words: tuple[str, ...], environment: dict[str, str]
 ) -> subprocess.Popen[bytes]:
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process: subprocess.Popen[bytes] = subprocess.Popen(words, env=environment, **quiet)  # type: ignore[call-overload]
+    with (Path(environment["FLWR_HOME"]) / "log.txt").open("ab") as log:
+        process = subprocess.Popen(words, env=environment, stdout=log, stderr=subprocess.STDOUT)
 
     def end() -> None:
         process.kill()
@@ -165,7 +165,9 @@ def _prepare(home: Path, port: int) -> dict[str, str]:
     package.mkdir(parents=True, exist_ok=True)
     (home / "app" / "pyproject.toml").write_text(PROJECT)
     (package / "__init__.py").touch()
-    (package / "server_app.py").write_text("from benchmarks.deployment_link import app\n")
+    (package / "server_app.py").write_text(
+        "from benchmarks import deployment_link\n\napp = deployment_link.app\n"
+    )
     (home / "config.toml").write_text(
         f'[superlink]\ndefault = "link"\n[superlink.link]\naddress = "{HOST}:{port}"\n'
         "insecure = true\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO
 from typing import Any
 
@@ -21,6 +22,7 @@ __all__ = ["Wire", "open_array", "tensors"]
 
 _RUNNING = ("running_mean", "running_var", "num_batches_tracked")
 _NUMPY = "numpy.ndarray"
+_MAGIC = b"\x93NUMPY\x01\x00"
 
 
 def open_array(array: Array) -> NDArray[Any]:
@@ -38,15 +40,19 @@ def open_array(array: Array) -> NDArray[Any]:
 
 
 def _open(data: bytes) -> NDArray[Any]:
-    file = BytesIO(data)  # shares the bytes
-    version = np.lib.format.read_magic(file)
-    if version != (1, 0):
+    if not data.startswith(_MAGIC):
         return np.load(BytesIO(data), allow_pickle=False)  # type: ignore[no-any-return]
-    shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    start = len(_MAGIC) + 2 + int.from_bytes(data[len(_MAGIC) : len(_MAGIC) + 2], "little")
+    shape, fortran, dtype = _header(data[:start])
     if dtype.hasobject:
         raise ValueError("it holds Python objects")
-    flat = np.frombuffer(data, dtype=dtype, offset=file.tell())
+    flat = np.frombuffer(data, dtype=dtype, offset=start)
     return flat.reshape(shape, order="F" if fortran else "C")
+
+
+@lru_cache(maxsize=4096)  # all clients send the same headers, and parsing one is slow
+def _header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    return np.lib.format.read_array_header_1_0(BytesIO(head[len(_MAGIC) :]))
 
 
 def tensors(record: Mapping[str, Array]) -> dict[str, Tensor]:

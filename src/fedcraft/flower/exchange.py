@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 
 __all__ = ["Exchange"]
 
-_HELD_BYTES = 256 * 2**20
+_HELD_BYTES = 32 * 2**20
 _FIRST_PAUSE = 0.05
 
 
