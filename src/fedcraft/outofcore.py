@@ -10,6 +10,7 @@ round is done.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -139,8 +140,12 @@ class FileCohort(Cohort):
     def lengths(self, vector: Vector) -> Tensor:
         squares = torch.zeros(len(self.layout), dtype=torch.float64)
         for layer, start, stop in self._all_pieces():
-            squares[layer] += _read(vector, start, stop).to(torch.float64).square().sum()
+            squares[layer] += _square(_read(vector, start, stop))
         return squares.sqrt()
+
+    def layer_length(self, layer: int, vector: Vector) -> float:
+        pieces = self._pieces(layer)
+        return math.sqrt(sum(float(_square(_read(vector, *piece))) for piece in pieces))
 
     def combine(
         self, coefficients: Tensor, base: Vector = None, base_scale: Tensor | None = None
@@ -216,6 +221,10 @@ def _read(vector: Vector, start: int, stop: int) -> Tensor:
     if not isinstance(vector, DiskVector):
         raise TypeError(f"expected a DiskVector, found {type(vector).__name__}")
     return vector.read(start, stop)
+
+
+def _square(part: Tensor) -> Tensor:
+    return part.to(torch.float64).square().sum()
 
 
 def _open(path: Path) -> DiskVector:

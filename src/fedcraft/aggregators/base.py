@@ -28,6 +28,7 @@ class Outcome:
 
     direction: Vector
     dots: Tensor | None = None  # (Q, m): <x_i^q, g^q> where the rule has them for free
+    square_lengths: Tensor | None = None  # (Q,): ||g^q||^2, likewise
     reference_dots: Tensor | None = None
     correction: Correction | None = None
 
@@ -120,11 +121,11 @@ class Aggregator(ABC):
         self._memory = {}
 
     def _certificate(self, cohort: Cohort, outcome: Outcome) -> Certificate:
-        dots = cohort.dots(outcome.direction) if outcome.dots is None else outcome.dots
+        direction, dots, square = outcome.direction, outcome.dots, outcome.square_lengths
         return certify(
             cohort,
-            dots,
-            cohort.lengths(outcome.direction).square(),
+            cohort.dots(direction) if dots is None else dots,
+            cohort.lengths(direction).square() if square is None else square,
             reference_dots=outcome.reference_dots,
             correction=outcome.correction,
         )

@@ -163,5 +163,4 @@ def _no_correction(layer_norms: Tensor) -> Correction:
 
 
 def _safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
-    safe = torch.where(denominator > 0, denominator, torch.ones_like(denominator))
-    return torch.where(denominator > 0, numerator / safe, torch.zeros_like(numerator))
+    return torch.where(denominator > 0, numerator / denominator, 0.0)

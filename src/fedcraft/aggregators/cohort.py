@@ -91,6 +91,11 @@ class Cohort:
             "cpu", torch.float64
         )
 
+    def layer_length(self, layer: int, vector: Vector) -> float:
+        """||v^q|| for one layer."""
+        part = vector[self.layout.slices[layer]]
+        return float(torch.linalg.vector_norm(part, dtype=torch.float64))
+
     def average_dots(self) -> Tensor:
         """<x_i^q, a^q> with a the weighted average, (Q, m) float64."""
         if "grams" in self.__dict__:
@@ -100,9 +105,10 @@ class Cohort:
     def lengths(self, vector: Vector) -> Tensor:
         """||v^q|| by layer, (Q,) float64."""
         # A float32 sum over a large layer would be off in the sixth digit.
-        wide = torch.float64
-        norms = [torch.linalg.vector_norm(vector[b], dtype=wide) for b in self.layout.slices]
-        return torch.stack(norms).to("cpu")
+        parts = [
+            part.to(torch.float64) for part in torch.split_with_sizes(vector, self.layout.sizes)
+        ]
+        return torch.stack([torch.dot(part, part) for part in parts]).sqrt().to("cpu")
 
     def scaled(
         self, vector: Vector, factors: Tensor, other: Vector = None, other_factor: float = 0.0

@@ -71,7 +71,7 @@ class ConFIG(Aggregator):
         for layer in torch.nonzero(~solution.trusted).flatten().tolist():
             dots[layer] = scope.layer_dots(layer, direction)
         if scope is cohort:
-            return Outcome(direction, dots, None, correction if self._meets_targets else None)
+            return Outcome(direction, dots, correction=correction if self._meets_targets else None)
         return Outcome(direction)
 
     @property

@@ -86,11 +86,14 @@ class Craft(Aggregator):
         )
         rows, keep = self._special_layers(cohort, solution)
         dots = (cohort.grams @ rows.unsqueeze(-1)).squeeze(-1) + reference.dots * keep.unsqueeze(-1)
-        shrink = self._shrinkage(rows, keep, dots, reference)
+        square = _square_lengths(rows, keep, dots, reference)
+        shrink = self._shrinkage(square)
         rows, keep, dots = rows * shrink.unsqueeze(-1), keep * shrink, dots * shrink.unsqueeze(-1)
         direction = cohort.combine(rows, reference.vector, reference.scale * keep)
-        for layer in torch.nonzero(~solution.trusted).flatten().tolist():
-            dots[layer] = cohort.layer_dots(layer, direction)  # large coefficients: measure
+        square = square * shrink.square()
+        for layer in torch.nonzero(~solution.trusted).flatten().tolist():  # large coefficients:
+            dots[layer] = cohort.layer_dots(layer, direction)  # measure what is not exact
+            square[layer] = cohort.layer_length(layer, direction) ** 2
         self._remember(cohort, direction)
         correction = Correction(
             solution.targets,
@@ -99,7 +102,7 @@ class Craft(Aggregator):
             solution.correction_norm,
             one_sided=self.constraint == "at_least",
         )
-        return Outcome(direction, dots, reference.dots, correction)
+        return Outcome(direction, dots, square, reference.dots, correction)
 
     def _targets(self, cohort: Cohort) -> Tensor:
         if self.target == "data":
@@ -114,12 +117,10 @@ class Craft(Aggregator):
             )
         return targets
 
-    def _shrinkage(self, rows: Tensor, keep: Tensor, dots: Tensor, reference: _Reference) -> Tensor:
+    def _shrinkage(self, square: Tensor) -> Tensor:
         """Return the factor by layer that brings ||g^q|| down to ``clip``."""
         if self.clip is None:
-            return torch.ones_like(keep)
-        along = (rows * reference.dots).sum(-1) + keep * reference.square  # <r, g>
-        square = (rows * dots).sum(-1) + keep * along  # ||g||^2 = <sum_i c_i x_i + r, g>
+            return torch.ones_like(square)
         return (self.clip / square.clamp(min=_TINY).sqrt()).clamp(max=1)
 
     def _special_layers(self, cohort: Cohort, solution: Projection) -> tuple[Tensor, Tensor]:
@@ -166,3 +167,9 @@ class _Reference:
     scale: Tensor  # (Q,): r^q = scale[q] vector^q
     dots: Tensor  # (Q, m): <x_i^q, r^q>
     square: Tensor  # (Q,): ||r^q||^2, one or zero
+
+
+def _square_lengths(rows: Tensor, keep: Tensor, dots: Tensor, reference: _Reference) -> Tensor:
+    """||g||^2 = <sum_i c_i x_i + r, g> by layer, from products that are known already."""
+    along = (rows * reference.dots).sum(-1) + keep * reference.square  # <r, g>
+    return ((rows * dots).sum(-1) + keep * along).clamp(min=0)

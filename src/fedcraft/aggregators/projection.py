@@ -50,11 +50,12 @@ def project(
     the targets cannot be met together, ``equal`` gives least squares and ``at_least`` the least
     violation.
     """
+    grams = cohort.grams  # before the norms, which are then their diagonals
     norms = cohort.square_norms.sqrt()
     active = (norms >= tau) & (norms > 0)
     shares = _renormalised(targets, active) if renormalise else targets * active
     scale = torch.where(active, 1 / (norms + eps).clamp(min=torch.finfo(norms.dtype).tiny), 0)
-    kernel = _unit_kernel(cohort.grams, scale, active)
+    kernel = _unit_kernel(grams, scale, active)
     gap = torch.where(active, shares - scale * reference_dots, 0)
     problem = _Problem(cohort, kernel, gap, active, scale)
     solve = _solve_equal if constraint == "equal" else _solve_at_least

@@ -33,15 +33,15 @@ class TrustedSolve:
 def trusted_solve(kernel: Tensor, target: Tensor, dtype: torch.dtype) -> TrustedSolve:
     """Solve (Q, m, m) positive definite systems by Cholesky with one step of refinement.
 
-    A layer is trusted when eps(dtype) sqrt(m) ||K^-1||_1 stays small: then K has full rank far
-    above the pseudo-inverse's cut-off and the rounding of K moves the answer less than the bound.
+    A layer is trusted when eps(dtype) ||K^-1||_F stays small, the expected effect of independent
+    roundings of K's entries on the answer: K then has full rank far above the pseudo-inverse's
+    cut-off.
     """
     factor, failed = torch.linalg.cholesky_ex(kernel)
     identity = torch.eye(kernel.shape[-1], dtype=kernel.dtype)
     factor = torch.where((failed == 0)[:, None, None], factor, identity)
     inverse = torch.cholesky_inverse(factor)
-    growth = inverse.abs().sum(-1).amax(-1)
-    rounding = torch.finfo(dtype).eps * kernel.shape[-1] ** 0.5 * growth
+    rounding = torch.finfo(dtype).eps * torch.linalg.matrix_norm(inverse)
     trusted = (failed == 0) & (rounding <= _TRUSTED[dtype])
     rough = _apply(inverse, target)
     coefficients = rough + _apply(inverse, target - _apply(kernel, rough))

@@ -17,8 +17,8 @@ def block_grams(matrix: Tensor, slices: Sequence[slice]) -> Tensor:
     """
     count = matrix.shape[0]
     grams = matrix.new_empty(len(slices), count, count)
-    for index, block in enumerate(slices):
-        torch.mm(matrix[:, block], matrix[:, block].T, out=grams[index])
+    for block, gram in zip(_blocks(matrix, slices), grams.unbind(), strict=True):
+        torch.mm(block, block.T, out=gram)
     if not bool(torch.isfinite(grams).all()) and matrix.dtype != torch.float64:
         return block_grams(matrix.to(torch.float64), slices)  # squares of huge rows overflow
     return grams.to("cpu", torch.float64)
@@ -26,13 +26,14 @@ def block_grams(matrix: Tensor, slices: Sequence[slice]) -> Tensor:
 
 def block_dots(matrix: Tensor, vector: Tensor, slices: Sequence[slice]) -> Tensor:
     """Return <x_i^q, v^q> as (Q, m) float64, in O(m d)."""
-    dots = [torch.mv(matrix[:, block], vector[block]) for block in slices]
+    pairs = zip(_blocks(matrix, slices), _blocks(vector, slices), strict=True)
+    dots = [torch.mv(block, part) for block, part in pairs]
     return torch.stack(dots).to("cpu", torch.float64)
 
 
 def block_square_norms(matrix: Tensor, slices: Sequence[slice]) -> Tensor:
     """Return ||x_i^q||^2 as (Q, m) float64, in O(m d)."""
-    norms = [torch.linalg.vector_norm(matrix[:, block], dim=1) for block in slices]
+    norms = [torch.linalg.vector_norm(block, dim=1) for block in _blocks(matrix, slices)]
     return torch.stack(norms).to("cpu", torch.float64).square()
 
 
@@ -44,13 +45,19 @@ def block_combine(
     base_scale: Tensor | None = None,
 ) -> Tensor:
     """Return g^q = sum_i c[q, i] x_i^q + s[q] b^q as one flat vector, in O(m d)."""
-    weights = coefficients.to(matrix)
+    weights = coefficients.to(matrix).unbind()
+    rows = [block.T for block in _blocks(matrix, slices)]
     result = matrix.new_empty(matrix.shape[1])
-    for index, block in enumerate(slices):
-        rows = matrix[:, block].T
-        if base is None or base_scale is None:
-            torch.mv(rows, weights[index], out=result[block])
-        else:
-            scale = float(base_scale[index])
-            torch.addmv(base[block], rows, weights[index], beta=scale, out=result[block])
+    parts = _blocks(result, slices)
+    if base is None or base_scale is None:
+        for row, weight, part in zip(rows, weights, parts, strict=True):
+            torch.mv(row, weight, out=part)
+    else:
+        bases = zip(_blocks(base, slices), base_scale.tolist(), strict=True)
+        for row, weight, part, (b, s) in zip(rows, weights, parts, bases, strict=True):
+            torch.addmv(b, row, weight, beta=s, out=part)
     return result
+
+
+def _blocks(values: Tensor, slices: Sequence[slice]) -> tuple[Tensor, ...]:
+    return torch.split_with_sizes(values, [block.stop - block.start for block in slices], dim=-1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -78,15 +79,15 @@ class Layout:
         """Number of coordinates d."""
         return self.layers[-1].stop
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(layer.name for layer in self.layers)
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         return tuple(layer.size for layer in self.layers)
 
-    @property
+    @cached_property
     def slices(self) -> tuple[slice, ...]:
         return tuple(layer.slice for layer in self.layers)
 
