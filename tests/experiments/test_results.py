@@ -12,7 +12,7 @@ from fedcraft.errors import DataError
 from fedcraft.experiments.plan import run_id
 from fedcraft.experiments.presets import preset
 from fedcraft.experiments.published import TABLES
-from fedcraft.experiments.reproduce import Reproduction, from_results
+from fedcraft.experiments.reproduce import Reproduction, from_results, rerun
 from fedcraft.experiments.result import Result
 from fedcraft.experiments.results import beside_published, collect, rank_correlation, stored
 from fedcraft.experiments.run import run
@@ -90,6 +90,17 @@ def test_reproduction_sets_the_paper_beside_ours(runs: tuple[Result, ...], tmp_p
     assert rows["craft"]["mean_paper"] == 0.706
     assert rows["craft"]["mean_difference"] == pytest.approx(rows["craft"]["mean"] - 0.706)
     assert -1 <= made.rank_correlation() <= 1
+
+
+def test_the_best_setting_is_chosen_on_one_seed_and_repeated_with_more(
+    data_root: Path, tmp_path: Path
+) -> None:
+    changes = {"data_root": str(data_root), "rounds": 1}
+    made = rerun("table-femnist", "tiny", methods=["fedavg", "craft"], out=tmp_path, **changes)
+    assert [run.config.seed for run in made.result.runs] == [77, 77, 78, 79, 78, 79]
+    assert [row["seeds"] for row in made.rows()] == [3, 3]
+    again = stored(collect(made.result.runs, tmp_path / "stored"))
+    assert {name: len(s.runs) for name, s in again.best().items()} == {"fedavg": 3, "craft": 3}
 
 
 def test_rank_correlation_of_the_papers_own_numbers_is_one() -> None:

@@ -42,6 +42,17 @@ def test_the_setting_with_the_best_mean_is_shown(make_run: MakeRun, tmp_path: Pa
     assert problem.entries[0].chosen.config["client_lr"] == 0.05
 
 
+def test_a_winner_with_more_seeds_is_judged_by_those_its_rivals_have(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    make_run("a", client_lr=0.05, seed=1, level=0.8)
+    make_run("b", client_lr=0.05, seed=2, level=0.3)
+    make_run("c", client_lr=0.1, seed=1, level=0.6)
+    (problem,) = group(load_runs(tmp_path))
+    assert problem.entries[0].chosen.config["client_lr"] == 0.05
+    assert [run.seed for run in problem.entries[0].runs] == [1, 2]
+
+
 def test_validation_data_choose_where_every_run_has_some(make_run: MakeRun, tmp_path: Path) -> None:
     make_run("a", client_lr=0.01, level=0.8, validation=0.5)
     make_run("b", client_lr=0.05, level=0.6, validation=0.7)

@@ -52,6 +52,7 @@ class SweepBar(Observer):
 
     def planned(self, results: Sequence[Result], waiting: int) -> None:
         done = len(results) - waiting
+        self._reached, self._ended, self._failed = {}, 0, 0  # a study may plan more than once
         if done:
             self._console.print(f"{done} of {len(results)} runs are done already and not repeated")
         self._rounds = {r.directory: r.config.rounds for r in results if not r.done}

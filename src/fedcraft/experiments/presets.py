@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from fedcraft.errors import ConfigError
+from fedcraft.experiments.config import Config
 from fedcraft.experiments.files import merged
 from fedcraft.experiments.names import did_you_mean
 from fedcraft.experiments.plan import Plan
@@ -67,7 +68,8 @@ _TINY_MODELS: dict[str, dict[str, Any]] = {
 class Preset:
     """One table or figure of the paper.
 
-    ``published`` names the table in :mod:`fedcraft.experiments.published` to set beside ours.
+    ``published`` names the table in :mod:`fedcraft.experiments.published` to set beside ours. The
+    best setting of every method is run again with the seeds of ``repeats``.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Preset:
     variants: tuple[Keys, ...]
     rates: bool = True
     seeds: tuple[int, ...] = ()
+    repeats: tuple[int, ...] = ()
     published: str | None = None
     small: Keys = field(default_factory=dict)
 
@@ -93,6 +96,16 @@ class Preset:
             grid["seed"] = list(self.seeds if scale == "paper" else self.seeds[:2])
         base = merged(merged(self.base, self._shrink(scale)), changes)
         return Plan(base, grid, self._chosen(methods), f"preset {self.name}")
+
+    def repetitions(self, plan: Plan, winners: Sequence[Config]) -> Plan:
+        """Return the runs that repeat the ``winners`` of ``plan`` with more seeds."""
+        own = {str(v.get("label", v["method"])): v for v in plan.variants}
+        rates = ("client_lr", "server_lr")
+        variants = [
+            {**own[winner.name], **{key: getattr(winner, key) for key in rates}}
+            for winner in winners
+        ]
+        return Plan(plan.base, {"seed": list(self.repeats)}, variants, plan.source)
 
     def _shrink(self, scale: Scale) -> Keys:
         if scale == "paper":
@@ -157,6 +170,7 @@ def _table_femnist() -> Preset:
         "Table 1, left: FEMNIST and MLP, all methods over the grid of rates",
         _FEMNIST,
         _methods(METHODS),
+        repeats=_SEEDS[1:],
         published="femnist-mlp",
         small=_small("mlp"),
     )

@@ -65,11 +65,20 @@ def rerun(
     observer: Observer | None = None,
     **changes: Any,
 ) -> Reproduction:
-    """Do all runs of an experiment; those that are done already in ``out`` are not done again."""
+    """Do all runs of an experiment; those that are done already in ``out`` are not done again.
+
+    Where the experiment asks for it, the best setting of each method is then repeated.
+    """
     chosen = preset(name)
     plan = chosen.plan(scale, methods, **changes)
     folder = Path(out) if out else Path("runs") / f"{name}-{scale}"
     result = sweep(plan, out=folder, jobs=jobs, observer=observer)
+    if chosen.repeats:
+        winners = [setting.runs[0].config for setting in result.best("test").values()]
+        again = chosen.repetitions(plan, winners)
+        more = sweep(again, out=folder, jobs=jobs, observer=observer)
+        failures = {**result.failures, **more.failures}
+        result = SweepResult(folder, (*result.runs, *more.runs), failures)
     return Reproduction(chosen, result, scale)
 
 

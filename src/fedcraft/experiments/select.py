@@ -32,6 +32,14 @@ class Setting:
     method: str
     runs: tuple[Result, ...]
 
+    @property
+    def seeds(self) -> set[int]:
+        return {run.config.seed for run in self.runs}
+
+    def on(self, seeds: set[int]) -> Setting:
+        """Return the same setting with only the runs of these seeds."""
+        return Setting(self.method, tuple(r for r in self.runs if r.config.seed in seeds))
+
     def final(self, metric: str) -> float:
         """Return the mean over the seeds of a number of the last evaluation."""
         return sum(run.final(metric) for run in self.runs) / len(self.runs)
@@ -54,16 +62,26 @@ def settings_of(results: Iterable[Result]) -> list[Setting]:
 
 
 def best(results: Iterable[Result], judge: Judge = "test") -> dict[str, Setting]:
-    """Return the best setting of every method; among equals the one with the smaller rates."""
+    """Return the best setting of every method; among equals the one with the smaller rates.
 
-    def merit(setting: Setting) -> tuple[float, float, float]:
-        config = setting.runs[0].config
-        return setting.score(judge), -config.client_lr, -config.server_lr
-
+    Settings are compared on the seeds that all of them have, so one that was repeated with more
+    seeds after it had won is not judged by other runs than its rivals.
+    """
     rivals: dict[str, list[Setting]] = {}
     for setting in settings_of(results):
         rivals.setdefault(setting.method, []).append(setting)
-    return {method: max(settings, key=merit) for method, settings in rivals.items()}
+    return {method: _winner(settings, judge) for method, settings in rivals.items()}
+
+
+def _winner(settings: Sequence[Setting], judge: Judge) -> Setting:
+    shared = set.intersection(*(setting.seeds for setting in settings))
+
+    def merit(setting: Setting) -> tuple[float, float, float]:
+        config = setting.runs[0].config
+        judged = setting.on(shared) if shared else setting
+        return judged.score(judge), -config.client_lr, -config.server_lr
+
+    return max(settings, key=merit)
 
 
 def can_validate(results: Sequence[Result]) -> bool:

@@ -42,6 +42,15 @@ class Setting:
     config: Mapping[str, Any]
     runs: tuple[RunData, ...]
 
+    @property
+    def seeds(self) -> set[int]:
+        """The seeds of its runs."""
+        return {run.seed for run in self.runs}
+
+    def on(self, seeds: set[int]) -> Setting:
+        """The same setting with only the runs of these seeds."""
+        return Setting(self.config, tuple(run for run in self.runs if run.seed in seeds))
+
     def final(self, metric: str) -> float:
         """The final value of ``metric``, averaged over the seeds that have one."""
         values = self.finals(metric)
@@ -89,8 +98,12 @@ class Entry:
         return self.chosen.runs
 
     def best(self, judge: Judge) -> Setting:
-        """The best setting by validation or by test data; the first one among equals."""
-        return max(self.settings, key=lambda setting: setting.score(judge))
+        """The best setting by validation or by test data; the first one among equals.
+
+        It is chosen on the seeds that all settings have: winners may have been repeated with more.
+        """
+        shared = set.intersection(*(setting.seeds for setting in self.settings))
+        return max(self.settings, key=lambda s: (s.on(shared) if shared else s).score(judge))
 
 
 @dataclass(frozen=True)
