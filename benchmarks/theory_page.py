@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.pages import filled
+
 Record = dict[str, str]
 Point = tuple[float, float]
 COLOURS = {"agree": "#0072b2", "conflict": "#d55e00"}  # told apart by the colour-blind too
@@ -23,10 +25,7 @@ def write_page(results: Path, docs: Path) -> None:
     if not page.exists():
         print(f"{page} does not exist: results written, no page")
         return
-    text = page.read_text()
-    for name, table in tables(results).items():
-        text = replace_block(text, name, table)
-    page.write_text(text)
+    page.write_text(filled(page, tables(results)), encoding="utf-8")
     if importlib.util.find_spec("matplotlib") is None:
         print("no figure: pip install 'fedcraft[report]'")
     else:
@@ -41,15 +40,6 @@ def tables(results: Path) -> dict[str, str]:
         "rates": _rates(results),
         "layers": _layers(results),
     }
-
-
-def replace_block(text: str, name: str, block: str) -> str:
-    """Put ``block`` between <!-- name --> and <!-- /name -->."""
-    start, stop = f"<!-- {name} -->", f"<!-- /{name} -->"
-    if text.count(start) != 1 or text.count(stop) != 1:
-        raise ValueError(f"theory.md: expected one {start} and one {stop}")
-    before, _, rest = text.partition(start)
-    return before + start + "\n" + block + "\n" + stop + rest.partition(stop)[2]
 
 
 def _status(results: Path) -> str:

@@ -10,7 +10,7 @@ import torch
 from scipy.optimize import minimize, nnls
 
 from fedcraft.errors import InputError
-from fedcraft.linalg import min_norm_weights
+from fedcraft.linalg.minnorm import min_norm_weights
 
 
 def _weights(rows, lower=None, upper=None):

@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
 
-import pytest
+from benchmarks import theory_page
+from benchmarks.pages import filled
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results" / "theory"
+PAGE = ROOT / "docs" / "theory.md"
 
 
-@pytest.fixture(scope="module")
-def page() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("page", ROOT / "benchmarks" / "theory_page.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_stored_study_is_large_and_breaks_nothing(page: ModuleType) -> None:
+def test_the_stored_study_is_large_and_breaks_nothing() -> None:
     status = json.loads((RESULTS / "status.json").read_text())
     assert status["instances"] >= 200
-    assert page.broken(RESULTS) == 0
+    assert theory_page.broken(RESULTS) == 0
 
 
-def test_the_tables_of_the_page_are_those_of_the_results(page: ModuleType) -> None:
-    text = (ROOT / "docs" / "theory.md").read_text()
-    for name, table in page.tables(RESULTS).items():
-        assert page.replace_block(text, name, table) == text, (
-            f"run: python -m benchmarks.theory --page ({name})"
-        )
-
-
-def test_a_page_without_marks_is_refused(page: ModuleType) -> None:
-    with pytest.raises(ValueError, match="expected one <!-- rates -->"):
-        page.replace_block("no marks here", "rates", "table")
+def test_the_tables_of_the_page_are_those_of_the_results() -> None:
+    assert filled(PAGE, theory_page.tables(RESULTS)) == PAGE.read_text(encoding="utf-8"), (
+        "run: python -m benchmarks.theory --page"
+    )

@@ -12,7 +12,8 @@ from fedcraft.aggregators.cohort import Cohort
 from fedcraft.aggregators.combination import Combination, joint_grams, uniform_mean
 from fedcraft.aggregators.fairness import even_losses, rescale_factor
 from fedcraft.aggregators.uploads import Uploads
-from fedcraft.linalg import block_combine, min_norm_weights
+from fedcraft.linalg import block_combine
+from fedcraft.linalg.minnorm import min_norm_weights
 
 __all__ = ["FedLF"]
 

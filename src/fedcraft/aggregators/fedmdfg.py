@@ -18,7 +18,7 @@ from fedcraft.aggregators.combination import Combination, joint_grams
 from fedcraft.aggregators.fairness import even_losses, rescale_factor
 from fedcraft.aggregators.uploads import Uploads
 from fedcraft.errors import InputError, StateError, require
-from fedcraft.linalg import min_norm_weights
+from fedcraft.linalg.minnorm import min_norm_weights
 from fedcraft.updates import ClientId
 
 __all__ = ["FedMDFG"]

@@ -9,7 +9,7 @@ import torch
 from fedcraft.aggregators.base import Aggregator, Outcome
 from fedcraft.aggregators.cohort import Cohort
 from fedcraft.errors import require
-from fedcraft.linalg import min_norm_weights
+from fedcraft.linalg.minnorm import min_norm_weights
 
 __all__ = ["FedMGDA"]
 

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fedcraft.aggregators.cohort import Cohort
 from fedcraft.linalg import TrustedSolve, eigen_solve, singular_solve, trusted_solve
-from fedcraft.linalg.at_least import at_least_dual
 
 __all__ = ["Constraint", "Projection", "project"]
 
@@ -129,6 +128,8 @@ def _solve_carefully(problem: _Problem, layer: int) -> tuple[Tensor, int]:
 
 
 def _solve_at_least(problem: _Problem, solved: TrustedSolve) -> tuple[Tensor, Tensor]:
+    from fedcraft.linalg.at_least import at_least_dual
+
     coefficients = torch.zeros_like(problem.gap)
     for layer, plain in enumerate(solved.trusted.tolist()):
         rows = torch.nonzero(problem.active[layer]).flatten()

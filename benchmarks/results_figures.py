@@ -1,0 +1,52 @@
+"""The figures of docs/results.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from fedcraft.experiments.reproduce import from_results
+from fedcraft.experiments.result import Result
+from fedcraft.report import load_runs
+from fedcraft.report.figures.lines import convergence
+from fedcraft.report.figures.style import colour, panels, paper_style
+from fedcraft.report.groups import Entry, group
+
+__all__ = ["write_result_figures"]
+
+
+def write_result_figures(results: Path, folder: Path) -> None:
+    """Draw what the pages show; the same results give the same bytes."""
+    runs = [run for run in from_results("table-femnist", results).result.runs if _has_curve(run)]
+    problems = group(load_runs([run.directory for run in runs]))
+    with paper_style():
+        _save(spread_of_clients(problems[0].entries), folder / "femnist-clients.svg")
+        curves = convergence(problems)
+        if curves is not None:
+            _save(curves, folder / "femnist-curves.svg")
+
+
+def spread_of_clients(entries: tuple[Entry, ...]) -> Figure:
+    """A line a method from its worst tenth of clients over the mean to the best tenth."""
+    ordered = sorted(entries, key=lambda entry: entry.chosen.final("mean"))
+    figure = panels(1, width=5.6, height=0.9 + 0.22 * len(ordered))
+    ax = figure.add_subplot()
+    for place, entry in enumerate(ordered):
+        worst, mean, best = (entry.chosen.final(key) for key in ("worst10", "mean", "best10"))
+        shade, width = colour(entry), 2.6 if entry.style.strong else 1.4
+        ax.plot([worst, best], [place, place], color=shade, linewidth=width, zorder=2)
+        ax.plot([worst, best], [place, place], "|", color=shade, markersize=8, zorder=3)
+        ax.plot(mean, place, "o", color=shade, markersize=6, zorder=3)
+    ax.set_yticks(range(len(ordered)), [entry.label for entry in ordered])
+    ax.set_xlabel("Test accuracy: worst 10 % of clients, mean (dot), best 10 %")
+    ax.grid(axis="y", visible=False)
+    return figure
+
+
+def _has_curve(run: Result) -> bool:
+    return (run.directory / "clients.csv").is_file()
+
+
+def _save(figure: Figure, path: Path) -> None:
+    figure.savefig(path, metadata={"Date": None})

@@ -1,0 +1,155 @@
+"""Tables and figures of docs/results.md, docs/speed.md and the README, from the files of results/.
+
+python -m benchmarks.results_page
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.pages import filled, table
+from benchmarks.results_figures import write_result_figures
+from benchmarks.speed_page import speed_blocks
+from fedcraft.experiments.reproduce import Reproduction, from_results
+from fedcraft.report.names import display_name
+
+__all__ = ["PAGES", "RESULTS", "main"]
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "results"
+# What the paper prints for CRAFT on FEMNIST, and how far from it we want to be at most.
+AIMS = {"mean": 0.01, "best10": 0.01, "worst10": 0.02, "std": 0.01}
+OTHERS_AIM = 0.03
+_SHORT = ("fedavg", "fedavgm", "fedfv", "config", "craft")
+_COLUMNS = {"mean": "mean", "best10": "best 10 %", "worst10": "worst 10 %", "std": "std"}
+
+
+def main() -> None:
+    """Rewrite the blocks of every page, and the figures."""
+    for page, blocks in PAGES.items():
+        path = ROOT / page
+        path.write_text(filled(path, blocks()), encoding="utf-8")
+    write_result_figures(RESULTS, ROOT / "docs" / "figures")
+
+
+def results_blocks() -> dict[str, str]:
+    """Return the generated blocks of docs/results.md."""
+    femnist = from_results("table-femnist", RESULTS)
+    return {
+        "femnist": _beside_paper(femnist),
+        "femnist verdict": _femnist_verdict(femnist),
+        "femnist grid": _grid(femnist),
+        "ablation femnist": _plain(from_results("ablation-femnist", RESULTS)),
+    }
+
+
+def readme_blocks() -> dict[str, str]:
+    """Return the short table of the README."""
+    femnist = from_results("table-femnist", RESULTS)
+    rows = {row["method"]: row for row in _with_spread(femnist)}
+    lines = (
+        [display_name(name), *(f"{rows[name][c]:.3f} ({rows[name][f'{c}_paper']:.3f})"
+                               for c in _COLUMNS)]
+        for name in _SHORT
+    )  # fmt: skip
+    return {"results": table(("FEMNIST & MLP, ours (paper)", *_COLUMNS.values()), lines)}
+
+
+def _with_spread(made: Reproduction) -> list[dict[str, Any]]:
+    """The rows of the table, with the standard deviation of the mean over the seeds."""
+    settings = made.result.best("test")
+    return [{**row, "spread": _spread(settings[row["method"]].runs)} for row in made.rows()]
+
+
+def _spread(runs: tuple[Any, ...]) -> float | None:
+    means = [run.final("mean") for run in runs]
+    return statistics.stdev(means) if len(means) > 1 else None
+
+
+def _mean_cell(row: Mapping[str, Any]) -> str:
+    spread = row["spread"]
+    return f"{row['mean']:.3f}" + ("" if spread is None else f" ± {spread:.3f}")
+
+
+def _beside_paper(made: Reproduction) -> str:
+    heads = ["method"]
+    for name in _COLUMNS.values():
+        heads += [name, "paper"]
+    return table([*heads, "rates (client, server)"], map(_paper_row, _with_spread(made)))
+
+
+def _paper_row(row: Mapping[str, Any]) -> Iterator[str]:
+    yield display_name(row["method"])
+    yield _mean_cell(row)
+    yield f"{row['mean_paper']:.3f}"
+    for column in ("best10", "worst10", "std"):
+        yield f"{row[column]:.3f}"
+        yield f"{row[f'{column}_paper']:.3f}"
+    yield f"{row['client_lr']:g}, {row['server_lr']:g}"
+
+
+def _plain(made: Reproduction) -> str:
+    rows = (
+        [
+            row["method"],
+            _mean_cell(row),
+            *(f"{row[column]:.3f}" for column in ("best10", "worst10", "std")),
+            f"{row['conflicts']:.2f}",
+        ]
+        for row in _with_spread(made)
+    )
+    return table(("variant", *_COLUMNS.values(), "clients in conflict a round"), rows)
+
+
+def _femnist_verdict(made: Reproduction) -> str:
+    rows = {row["method"]: row for row in made.rows()}
+    lines = [_craft_line(rows["craft"], column, aim) for column, aim in AIMS.items()]
+    far = [row for name, row in rows.items() if name != "craft"]
+    missed = [row for row in far if abs(row["mean_difference"]) > OTHERS_AIM]
+    names = ", ".join(f"{display_name(r['method'])} ({r['mean_difference']:+.3f})" for r in missed)
+    lines.append(
+        f"* {len(far) - len(missed)} of the other {len(far)} methods are within {OTHERS_AIM} of "
+        f"their published mean" + (f"; not so: {names}." if missed else ".")
+    )
+    correlation = made.rank_correlation()
+    lines.append(f"* Rank correlation (Spearman) with the paper's means: {correlation:.2f}.")
+    return "\n".join(lines)
+
+
+def _craft_line(row: Mapping[str, Any], column: str, aim: float) -> str:
+    difference = row[column] - row[f"{column}_paper"]
+    verdict = "within" if abs(difference) <= aim else "**not** within"
+    return (
+        f"* CRAFT, {_COLUMNS[column]}: {row[column]:.3f}, paper {row[f'{column}_paper']:.3f}, "
+        f"difference {difference:+.3f}: {verdict} {aim}."
+    )
+
+
+def _grid(made: Reproduction) -> str:
+    """Every method's mean at every pair of rates, for the seed of the grid."""
+    seed = min(run.config.seed for run in made.result.runs)
+    runs = [run for run in made.result.runs if run.config.seed == seed]
+    pairs = sorted({(run.config.client_lr, run.config.server_lr) for run in runs})
+    known = {(r.method, r.config.client_lr, r.config.server_lr): _grid_cell(r) for r in runs}
+    rows = (
+        [display_name(name), *(known.get((name, *pair), "") for pair in pairs)]
+        for name in made.preset.names
+    )
+    return table(("client, server rate", *(f"{c:g}, {s:g}" for c, s in pairs)), rows)
+
+
+def _grid_cell(run: Any) -> str:
+    return "diverged" if run.diverged else f"{run.final('mean'):.3f}".removeprefix("0")
+
+
+PAGES: dict[str, Callable[[], dict[str, str]]] = {
+    "docs/results.md": results_blocks,
+    "docs/speed.md": lambda: speed_blocks(RESULTS),
+    "README.md": readme_blocks,
+}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Tables of docs/speed.md from the files of results/benchmarks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.pages import table
+
+__all__ = ["speed_blocks"]
+
+Row = dict[str, Any]
+_WORKLOADS = {"femnist": "FEMNIST & MLP", "cifar10": "CIFAR-10 & CNN"}
+
+
+def speed_blocks(results: Path) -> dict[str, str]:
+    """Return the generated blocks of the page by name."""
+    folder = results / "benchmarks"
+    simulations = [_read(folder / f"simulation-{name}.json") for name in _WORKLOADS]
+    return {
+        "aggregation": _aggregation(_read(folder / "aggregation.json")),
+        "methods": _methods(_read(folder / "methods.json")),
+        **{name: _simulation(rows) for name, rows in zip(_WORKLOADS, simulations, strict=True)},
+        "scale": _scale(_read(folder / "simulation-scale.json")),
+        "deployment": _deployment(_read(folder / "deployment.json")),
+        "deployment link": _deployment(_read(folder / "deployment-link.json")),
+    }
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _aggregation(rows: list[Row]) -> str:
+    heads = ("model, clients", "threads", "CRAFT, ms", "x floor", "certificate")
+    rivals = ("torchjd", "conflictfree", "pinv")
+    errors = ("error of CRAFT", "error of pinv")
+    return table(
+        (*heads, *(f"{name} / CRAFT" for name in rivals), *errors),
+        (_aggregation_row(row, rivals) for row in rows),
+    )
+
+
+def _aggregation_row(row: Row, rivals: tuple[str, ...]) -> Iterator[str]:
+    seconds = row["seconds"]
+    craft, bare = seconds["craft"], seconds["craft, no certificate"]
+    yield f"{row['model']}, {row['clients']}"
+    yield str(row["threads"])
+    yield f"{1e3 * craft:.1f}"
+    yield f"{craft / seconds['floor']:.2f}"
+    yield f"{100 * (craft / bare - 1):+.0f} %"
+    yield from (f"{seconds[name] / craft:.1f}" for name in rivals)
+    yield from (f"{error:.0e}" for error in row["errors"] or ()) if row["errors"] else ("", "")
+
+
+def _methods(cases: dict[str, dict[str, dict[str, float]]]) -> str:
+    names = list(next(iter(cases.values())))
+    rows = ([name, *(f"{_certified(case[name]):.1f}" for case in cases.values())] for name in names)
+    return table(("methods", *cases), rows)
+
+
+def _certified(seconds: dict[str, float]) -> float:
+    (base,) = (value for name, value in seconds.items() if name not in ("certified", "bare"))
+    return seconds["certified"] / base
+
+
+def _simulation(rows: list[Row]) -> str:
+    heads = ("", "s a round", "x floor", "evaluation, s", "x floor", "start-up, s", "MB")
+    return table(
+        heads,
+        (
+            (
+                row["name"],
+                f"{row['seconds_per_round']:.3f}",
+                f"{row['x_floor']:.2f}",
+                f"{row['evaluate_seconds']:.2f}",
+                f"{row['evaluate_x_floor']:.2f}",
+                f"{row['start_up_seconds']:.1f}",
+                f"{row['memory_mb']:.0f}",
+            )
+            for row in rows
+            if not row.get("missing")
+        ),
+    )
+
+
+def _scale(rows: list[Row]) -> str:
+    return table(
+        ("", "s a round", "x 1,000 clients", "MB"),
+        (
+            (
+                row["name"],
+                f"{row['seconds_per_round']:.3f}",
+                f"{row['x_1000_clients']:.2f}",
+                f"{row['memory_mb']:.0f}",
+            )
+            for row in rows
+        ),
+    )
+
+
+def _deployment(rows: list[Row]) -> str:
+    base = {
+        (row["model"], row["clients"]): row for row in rows if row["strategy"] == "Flower's FedAvg"
+    }
+    heads = ("parameters, clients, strategy", "round, s", "x FedAvg", "CPU, s", "x FedAvg", "MB")
+    return table(heads, (_round_row(row, base[row["model"], row["clients"]]) for row in rows))
+
+
+def _round_row(row: Row, base: Row) -> Iterator[str]:
+    yield f"{row['model']}, {row['clients']}, {row['strategy']}"
+    for key in ("round_seconds", "cpu_seconds"):
+        yield f"{row[key]:.2f}"
+        yield f"{row[key] / base[key]:.2f}"
+    yield f"{row['memory_mb']:.0f}"
