@@ -46,18 +46,20 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 def test_compare_prints_table_and_report_and_does_nothing_twice(here: Path) -> None:
-    words = ["compare", "craft", "fedavg", *TINY, "client_lr=0.1"]
+    words = ["compare", "craft", "fedavg", *TINY, "client_lr=0.1", "--repeats", "1"]
     first = call(*words)
     assert first.exit_code == 0, first.stderr
     for text in ("CRAFT", "FedAvg", "Mean", "Best 10 %", "Worst 10 %", "Std", "Conflicts"):
         assert text in first.stdout
     assert "validation" in first.stdout
+    assert "over 2 seeds" in first.stdout
     assert (here / "runs/compare/report.html").is_file()
     second = call(*words, "--json")
     told = json.loads(second.stdout)
     assert set(told["tables"]) == {"validation", "test"}
     assert set(told["runs"].values()) == {"finished"}
-    assert len(told["runs"]) == 8
+    assert [row["seeds"] for row in told["tables"]["validation"]] == [2, 2]
+    assert 8 + 2 <= len(told["runs"]) <= 8 + 4, "one more seed for what validation or test chose"
     third = call(*words)
     assert "8 of 8 runs are done already" in third.stderr
 
@@ -98,11 +100,11 @@ def test_reproduce_table_femnist_at_tiny_scale_gives_table_and_figures(
     monkeypatch.setenv("FEDCRAFT_CACHE", str(here / "cache"))
     result = call("reproduce", "table-femnist", "--scale", "tiny", "--out", "out", "--store")
     assert result.exit_code == 0, result.stderr
-    assert len(list(Path("results/table-femnist").iterdir())) == len(METHODS)
+    assert len(list(Path("results/table-femnist").iterdir())) == 3 * len(METHODS), "three seeds"
     assert "Rank correlation with the paper's means" in result.stdout
     assert "0.706" in result.stdout
     out = here / "out"
-    assert len(list(out.glob("*/config.toml"))) == len(METHODS)
+    assert len(list(out.glob("*/config.toml"))) == 3 * len(METHODS)
     assert all(Result(path.parent).done for path in out.glob("*/config.toml"))
     assert (out / "report.html").is_file()
     names = {file.stem for file in (out / "figures").iterdir()}

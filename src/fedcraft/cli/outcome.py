@@ -81,7 +81,11 @@ def _explain_choice(result: SweepResult, console: Console) -> None:
             "validation_fraction=0.2."
         )
         return
-    console.print("Rates chosen on the clients' validation parts; numbers are on their test parts.")
+    seeds = min(row["seeds"] for row in result.rows())
+    repeated = f", over {seeds} seeds" if seeds > 1 else ""
+    console.print(
+        f"Rates chosen on the clients' validation parts; numbers are on their test parts{repeated}."
+    )
     others = ", ".join(f"{row['method']} {row['mean']:.3f}" for row in result.rows("test"))
     console.print(f"Chosen on test data, as the paper does, the means would be: {others}")
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from fedcraft.errors import ConfigError
-from fedcraft.experiments.config import Config
 from fedcraft.experiments.files import merged
 from fedcraft.experiments.names import did_you_mean
 from fedcraft.experiments.plan import Plan
@@ -96,16 +95,6 @@ class Preset:
             grid["seed"] = list(self.seeds if scale == "paper" else self.seeds[:2])
         base = merged(merged(self.base, self._shrink(scale)), changes)
         return Plan(base, grid, self._chosen(methods), f"preset {self.name}")
-
-    def repetitions(self, plan: Plan, winners: Sequence[Config]) -> Plan:
-        """Return the runs that repeat the ``winners`` of ``plan`` with more seeds."""
-        own = {str(v.get("label", v["method"])): v for v in plan.variants}
-        rates = ("client_lr", "server_lr")
-        variants = [
-            {**own[winner.name], **{key: getattr(winner, key) for key in rates}}
-            for winner in winners
-        ]
-        return Plan(plan.base, {"seed": list(self.repeats)}, variants, plan.source)
 
     def _shrink(self, scale: Scale) -> Keys:
         if scale == "paper":

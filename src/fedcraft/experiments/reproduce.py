@@ -11,7 +11,7 @@ import fedcraft
 from fedcraft.errors import DataError
 from fedcraft.experiments.presets import Preset, Scale, preset
 from fedcraft.experiments.results import beside_published, rank_correlation, stored
-from fedcraft.experiments.sweep import Observer, SweepResult, sweep
+from fedcraft.experiments.sweep import Observer, SweepResult, repeat_best, sweep
 
 __all__ = ["Reproduction", "from_results", "rerun", "results_folder"]
 
@@ -73,12 +73,7 @@ def rerun(
     plan = chosen.plan(scale, methods, **changes)
     folder = Path(out) if out else Path("runs") / f"{name}-{scale}"
     result = sweep(plan, out=folder, jobs=jobs, observer=observer)
-    if chosen.repeats:
-        winners = [setting.runs[0].config for setting in result.best("test").values()]
-        again = chosen.repetitions(plan, winners)
-        more = sweep(again, out=folder, jobs=jobs, observer=observer)
-        failures = {**result.failures, **more.failures}
-        result = SweepResult(folder, (*result.runs, *more.runs), failures)
+    result = repeat_best(result, chosen.repeats, jobs=jobs, observer=observer)
     return Reproduction(chosen, result, scale)
 
 

@@ -20,7 +20,7 @@ from fedcraft.experiments.select import Judge, Setting, best, can_validate, row
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Observer", "SweepResult", "cores", "sweep"]
+__all__ = ["Observer", "SweepResult", "cores", "repeat_best", "sweep"]
 
 _BUSY_POLL = 1.0  # seconds between two looks at a run that another process is doing
 
@@ -100,6 +100,31 @@ def sweep(
     failures = _work(waiting, jobs or cores(), watcher, runner)
     fresh = tuple(Result(result.directory) for result in results)
     return SweepResult(folder, fresh, failures)
+
+
+def repeat_best(
+    result: SweepResult,
+    seeds: Sequence[int],
+    *,
+    jobs: int = 0,
+    observer: Observer | None = None,
+) -> SweepResult:
+    """Run what each method would be shown with again for more ``seeds``, and return all the runs.
+
+    One seed is enough to choose by and too little to report: at high rates the last bit of a sum
+    can move a final accuracy by several hundredths.
+    """
+    chosen = [s for judge in result.judges for s in result.best(judge).values()]
+    variants = [
+        {key: value for key, value in setting.runs[0].config.values().items() if key != "seed"}
+        for setting in chosen
+    ]
+    if not seeds or not variants:
+        return result
+    plan = Plan({}, {"seed": list(seeds)}, variants, "repetitions")
+    more = sweep(plan, out=result.folder, jobs=jobs, observer=observer)
+    failures = {**result.failures, **more.failures}
+    return SweepResult(result.folder, (*result.runs, *more.runs), failures)
 
 
 def cores() -> int:
