@@ -75,5 +75,17 @@ def test_conflicting_clients_are_named():
     assert not step.certificate.conflict_free
 
 
+@pytest.mark.parametrize("rule", ["average", "craft"])
+def test_an_update_too_short_to_have_a_direction_is_in_conflict_with_nothing(rule):
+    updates = np.array([[1.0, 0.0], [0.0, 1.0], [-1e-9, -1e-9]])
+    certificate = fedcraft.aggregator(rule).aggregate(updates).certificate
+    assert certificate.overall_alignment[2] < 0
+    assert certificate.conflicting_clients() == ()
+    assert certificate.conflict_free
+    assert int(certificate.conflicts_after[0]) == 0
+    (_, whole) = certificate.rows()
+    assert whole["min_cosine"] > 0
+
+
 def test_certify_false_saves_the_work():
     assert fedcraft.aggregator("average", certify=False).aggregate(np.eye(2)).certificate is None

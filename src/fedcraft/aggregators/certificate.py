@@ -11,7 +11,10 @@ from torch import Tensor
 from fedcraft.aggregators.cohort import Cohort
 from fedcraft.updates import ClientId
 
-__all__ = ["Certificate", "Correction", "certify"]
+__all__ = ["MEASURABLE", "Certificate", "Correction", "certify"]
+
+MEASURABLE = 1e-6
+"""The shortest row that has a direction; CRAFT's default tau."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,9 @@ class Certificate:
     """Alignment of the step g with every client, by layer (Q rows) and for the whole model.
 
     ``alignment[q, i]`` is <u_i^q, g^q> with the unit update u_i; ``cosine`` divides by ||g^q||.
-    A client is in conflict when <g_i, g> < 0 (section 3.2). Zero rows have alignment 0.
+    A client is in conflict when <g_i, g> < 0 (section 3.2), unless its update is too short to have
+    a direction: only rows of the numerical active set (appendix B.3) are counted. Zero rows have
+    alignment 0.
     """
 
     client_ids: tuple[ClientId, ...]
@@ -59,11 +64,8 @@ class Certificate:
 
     def conflicting_clients(self) -> tuple[ClientId, ...]:
         """Name the clients whose update points against the whole step."""
-        return tuple(
-            client
-            for client, value in zip(self.client_ids, self.overall_alignment.tolist(), strict=True)
-            if value < 0
-        )
+        against = (self.overall_alignment < 0) & self.active.any(dim=0)
+        return tuple(self.client_ids[i] for i in torch.nonzero(against).flatten().tolist())
 
     def rows(self) -> list[dict[str, Any]]:
         """One plain dictionary per layer and one for the whole model, ready for a table."""
@@ -72,7 +74,7 @@ class Certificate:
 
     def _row(self, index: int, name: str) -> dict[str, Any]:
         active = self.active[index]
-        cosine = self.cosine[index][active] if bool(active.any()) else self.cosine[index]
+        cosine = _of_the_active(self.cosine[index], active)
         return {
             "layer": name,
             "min_cosine": float(cosine.min()),
@@ -87,10 +89,11 @@ class Certificate:
         }
 
     def _overall_row(self) -> dict[str, Any]:
+        cosine = _of_the_active(self.overall_cosine, self.active.any(dim=0))
         return {
             "layer": "all",
-            "min_cosine": float(self.overall_cosine.min()),
-            "mean_cosine": float(self.overall_cosine.mean()),
+            "min_cosine": float(cosine.min()),
+            "mean_cosine": float(cosine.mean()),
             "conflicts_average": self.overall_conflicts_average,
             "conflicts_reference": self.overall_conflicts_reference,
             "conflicts_after": self.overall_conflicts_after,
@@ -120,6 +123,7 @@ def certify(
     average = cohort.average_dots()
     reference = torch.zeros_like(dots) if reference_dots is None else reference_dots
     plain = correction or _no_correction(layer_norms)
+    active, someone = plain.active, plain.active.any(dim=0)
     return Certificate(
         client_ids=cohort.client_ids,
         layers=cohort.layout.names,
@@ -127,19 +131,23 @@ def certify(
         cosine=_safe_divide(alignment, square_lengths.sqrt().unsqueeze(-1)),
         overall_alignment=overall,
         overall_cosine=_safe_divide(overall, torch.as_tensor(length, dtype=overall.dtype)),
-        conflicts_average=(average < 0).sum(-1),
-        conflicts_reference=(reference < 0).sum(-1),
-        conflicts_after=(dots < 0).sum(-1),
-        overall_conflicts_average=int((average.sum(0) < 0).sum()),
-        overall_conflicts_reference=int((reference.sum(0) < 0).sum()),
-        overall_conflicts_after=int((dots.sum(0) < 0).sum()),
-        active=plain.active,
+        conflicts_average=(active & (average < 0)).sum(-1),
+        conflicts_reference=(active & (reference < 0)).sum(-1),
+        conflicts_after=(active & (dots < 0)).sum(-1),
+        overall_conflicts_average=int((someone & (average.sum(0) < 0)).sum()),
+        overall_conflicts_reference=int((someone & (reference.sum(0) < 0)).sum()),
+        overall_conflicts_after=int((someone & (dots.sum(0) < 0)).sum()),
+        active=active,
         residual=_residual(alignment, correction),
         rank=plain.rank,
         correction_norm=plain.norm,
         update_norm=length,
         dropped=cohort.dropped,
     )
+
+
+def _of_the_active(values: Tensor, active: Tensor) -> Tensor:
+    return values[active] if bool(active.any()) else values
 
 
 def _residual(alignment: Tensor, correction: Correction | None) -> Tensor:
@@ -156,7 +164,7 @@ def _no_correction(layer_norms: Tensor) -> Correction:
     count = layer_norms.shape[0]
     return Correction(
         targets=torch.zeros_like(layer_norms),
-        active=layer_norms > 0,
+        active=layer_norms >= MEASURABLE,
         rank=torch.zeros(count, dtype=torch.int64),
         norm=layer_norms.new_zeros(count),
     )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedcraft.aggregators.base import Aggregator, Outcome
-from fedcraft.aggregators.certificate import Correction
+from fedcraft.aggregators.certificate import MEASURABLE, Correction
 from fedcraft.aggregators.cohort import Cohort, Vector
 from fedcraft.aggregators.projection import Constraint, Projection, project
 from fedcraft.errors import InputError, require
@@ -49,7 +49,7 @@ class Craft(Aggregator):
         reference: ReferenceKind = "previous",
         target: Target = "data",
         momentum: float = 0.9,
-        tau: float = 1e-6,
+        tau: float = MEASURABLE,
         eps: float = 1e-12,
         clip: float | None = None,
         released_code: bool = False,
