@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.pages import filled, table
 from benchmarks.results_figures import write_result_figures
-from benchmarks.speed_page import speed_blocks
+from benchmarks.speed_page import speed_blocks, speed_summary
 from fedcraft.experiments.reproduce import Reproduction, from_results
 from fedcraft.report.names import display_name
 
@@ -55,7 +55,10 @@ def readme_blocks() -> dict[str, str]:
                                for c in _COLUMNS)]
         for name in _SHORT
     )  # fmt: skip
-    return {"results": table(("FEMNIST & MLP, ours (paper)", *_COLUMNS.values()), lines)}
+    return {
+        "results": table(("method", *_COLUMNS.values()), lines),
+        "speed": speed_summary(RESULTS),
+    }
 
 
 def _with_spread(made: Reproduction) -> list[dict[str, Any]]:

@@ -9,9 +9,10 @@ from typing import Any
 
 from benchmarks.pages import table
 
-__all__ = ["speed_blocks"]
+__all__ = ["speed_blocks", "speed_summary"]
 
 Row = dict[str, Any]
+_FLOWER = "Flower simulation"
 _WORKLOADS = {"femnist": "FEMNIST & MLP", "cifar10": "CIFAR-10 & CNN"}
 
 
@@ -27,6 +28,29 @@ def speed_blocks(results: Path) -> dict[str, str]:
         "deployment": _deployment(_read(folder / "deployment.json")),
         "deployment link": _deployment(_read(folder / "deployment-link.json")),
     }
+
+
+def speed_summary(results: Path) -> str:
+    """Return the README's few lines."""
+    folder = results / "benchmarks"
+    rows = _read(folder / "aggregation.json")
+    floors = [row["seconds"]["craft"] / row["seconds"]["floor"] for row in rows]
+    formula = [row["seconds"]["pinv"] / row["seconds"]["craft"] for row in rows]
+    lines = [
+        f"One aggregation costs {min(floors):.1f} to {max(floors):.1f} times the floor (one Gram "
+        f"product and one weighted sum), and the formula as written {min(formula):.0f} to "
+        f"{max(formula):.0f} times as much."
+    ]
+    for name, title in _WORKLOADS.items():
+        paces = {r["name"]: r for r in _read(folder / f"simulation-{name}.json")}
+        ours = paces["fedcraft processes 2"]
+        rivals = {rival: paces[rival]["x_floor"] for rival in ("pfl, 2 processes", _FLOWER)}
+        told = ", ".join(f"{rival} {x:.2f}" for rival, x in rivals.items())
+        lines.append(
+            f"A simulated round of {title} takes {ours['seconds_per_round']:.3f} s: "
+            f"{ours['x_floor']:.2f} times a hand-written PyTorch loop over two processes ({told})."
+        )
+    return "\n".join(f"* {line}" for line in lines)
 
 
 def _read(path: Path) -> Any:
