@@ -42,7 +42,6 @@ def results_blocks() -> dict[str, str]:
         "femnist": _beside_paper(femnist),
         "femnist verdict": _femnist_verdict(femnist),
         "femnist grid": _grid(femnist),
-        "ablation femnist": _plain(from_results("ablation-femnist", RESULTS)),
     }
 
 
@@ -92,19 +91,6 @@ def _paper_row(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"{row[column]:.3f}"
         yield f"{row[f'{column}_paper']:.3f}"
     yield f"{row['client_lr']:g}, {row['server_lr']:g}"
-
-
-def _plain(made: Reproduction) -> str:
-    rows = (
-        [
-            row["method"],
-            _mean_cell(row),
-            *(f"{row[column]:.3f}" for column in ("best10", "worst10", "std")),
-            f"{row['conflicts']:.2f}",
-        ]
-        for row in _with_spread(made)
-    )
-    return table(("variant", *_COLUMNS.values(), "clients in conflict a round"), rows)
 
 
 def _femnist_verdict(made: Reproduction) -> str:
