@@ -27,36 +27,44 @@ if TYPE_CHECKING:
 __all__ = ["reproduce"]
 
 
+Name = Annotated[
+    str | None,
+    typer.Argument(help="The experiment; none lists them.", autocompletion=complete_experiment),
+]
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Overrides of every run, with --rerun.",
+        autocompletion=complete_override,
+    ),
+]
+Size = Annotated[
+    Literal["tiny", "small", "paper"] | None,
+    typer.Option("--scale", help="Train anew at this scale (paper if only --rerun is given)."),
+]
+Rerun = Annotated[bool, typer.Option("--rerun", help="Train from scratch.")]
+Only = Annotated[
+    list[str] | None, typer.Option("--method", "-m", help="Only this method; may be repeated.")
+]
+Results = Annotated[Path | None, typer.Option("--results", help="Folder of the stored results.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Where the runs, figures and tables go.")
+]
+Store = Annotated[
+    bool, typer.Option("--store", help="Also keep the new runs, trimmed, in results/NAME.")
+]
+
+
 def reproduce(
-    name: Annotated[
-        str | None,
-        typer.Argument(help="The experiment; none lists them.", autocompletion=complete_experiment),
-    ] = None,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]...",
-            help="Overrides of every run, with --rerun.",
-            autocompletion=complete_override,
-        ),
-    ] = None,
-    scale: Annotated[
-        Literal["tiny", "small", "paper"] | None,
-        typer.Option("--scale", help="Train anew at this scale (paper if only --rerun is given)."),
-    ] = None,
-    rerun: Annotated[bool, typer.Option("--rerun", help="Train from scratch.")] = False,
-    method: Annotated[
-        list[str] | None, typer.Option("--method", "-m", help="Only this method; may be repeated.")
-    ] = None,
-    results: Annotated[
-        Path | None, typer.Option("--results", help="Folder of the stored results.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Where the runs, figures and tables go.")
-    ] = None,
-    store: Annotated[
-        bool, typer.Option("--store", help="Also keep the new runs, trimmed, in results/NAME.")
-    ] = False,
+    name: Name = None,
+    words: Words = None,
+    scale: Size = None,
+    rerun: Rerun = False,
+    method: Only = None,
+    results: Results = None,
+    out: Out = None,
+    store: Store = False,
     jobs: Jobs = 0,
     estimate: Estimate = False,
     quiet: Quiet = False,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from logging import INFO
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Unpack
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from fedcraft.aggregators import Certificate
 from fedcraft.engine.server import ServerStep
-from fedcraft.engine.settings import Settings
 from fedcraft.errors import InputError
 from fedcraft.flower import keys
 from fedcraft.flower.intake import Accepted
@@ -28,9 +27,10 @@ from fedcraft.flower.roster import client_order
 from fedcraft.flower.rounds import Plan, Rounds
 from fedcraft.flower.session import Session
 from fedcraft.flower.tally import contents, scored
+from fedcraft.flower.training import Training, settings_of
 from fedcraft.methods import Method, Override
 from fedcraft.methods import method as method_by_name
-from fedcraft.updates import BufferPolicy, ClientId, Grouping, Layout
+from fedcraft.updates import ClientId, Layout
 
 __all__ = ["Strategy"]
 
@@ -48,7 +48,8 @@ class Strategy(FlowerStrategy):
       them every float array but BatchNorm's running statistics is, and a layer is an array's name
       up to its last dot. ``layers`` and ``buffers`` are those of the simulator.
     * ``client_lr`` (times ``lr_decay`` per round, as in the simulator), ``local_epochs``,
-      ``batch_size`` and ``seed`` travel with every message; what ``train_config`` says wins.
+      ``batch_size`` and ``seed`` travel with every message; what ``train_config`` says wins. These
+      and the other keys of ``Training`` are the simulator's settings.
     * ``run_dir`` keeps the simulator's tables, for ``fedcraft report``, and checkpoints: a
       ServerApp that starts again with the same directory goes on where the last one stopped, and
       ends with the same model. It belongs on a disk that outlives the ServerApp.
@@ -81,25 +82,15 @@ class Strategy(FlowerStrategy):
         server: Override = None,
         client_lr: float | None = None,
         server_lr: float | None = None,
-        lr_decay: float = 0.999,
-        local_epochs: int = 1,
-        batch_size: int = 50,
-        seed: int = 77,
         model: nn.Module | None = None,
         layout: Layout | None = None,
-        layers: Grouping = "layer",
-        buffers: BufferPolicy = "mean",
         run_dir: str | Path | None = None,
-        evaluate_every: int = 1,
-        evaluate_train_loss: bool = False,
-        diagnostics_every: int = 1,
-        checkpoint_every: int = 1,
-        keep_checkpoints: int = 2,
         min_clients: int = 1,
         attempts: int = 3,
         max_update_norm: float | None = None,
         reply: Literal["update", "model"] = "update",
         one_thread: bool = False,
+        **training: Unpack[Training],
     ) -> None:
         named = method_by_name(method) if isinstance(method, str) else method
         rates = {"client_lr": client_lr, "server_lr": server_lr}
@@ -117,23 +108,7 @@ class Strategy(FlowerStrategy):
         self.min_clients, self.attempts = min_clients, attempts
         self.max_update_norm = max_update_norm
         self.reply, self.one_thread = reply, one_thread
-        self.settings = Settings(
-            clients_per_round=max(min_train_nodes, 1),
-            client_lr=self.method.client_lr,
-            server_lr=self.method.server_lr,
-            lr_decay=lr_decay,
-            local_epochs=local_epochs,
-            batch_size=batch_size,
-            seed=seed,
-            layers=layers,
-            buffers=buffers,
-            evaluate_every=evaluate_every,
-            evaluate_train_loss=evaluate_train_loss,
-            diagnostics_every=diagnostics_every,
-            checkpoint_every=checkpoint_every,
-            checkpoint_minutes=None,
-            keep_checkpoints=keep_checkpoints,
-        )
+        self.settings = settings_of(self.method, max(min_train_nodes, 1), training)
         _check(self)
         self.step: ServerStep | None = None
         self.scores: list[Accepted] = []
