@@ -32,10 +32,10 @@ from flwr.supercore.inflatable.inflatable_object import (
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.task_identity import TaskIdentity
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.grids import LocalGrid
 from fedcraft.flower import Strategy
 
 MODELS: dict[str, list[tuple[int, ...]]] = {
@@ -47,23 +47,13 @@ STRATEGIES = ("Flower's FedAvg", "fedcraft fedavg", "fedcraft craft")
 _SPREAD = 0.01
 
 
-class FileGrid(Grid):
+class FileGrid(LocalGrid):
     """A grid whose SuperLink is a folder: one file per object, read anew for every reply."""
 
     def __init__(self, folder: Path, clients: int) -> None:
-        TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
+        super().__init__()
         self.folder, self.clients = folder, clients
         self._asked: dict[str, int] = {}
-
-    def set_run(self, run: Any) -> None:
-        raise NotImplementedError
-
-    @property
-    def run(self) -> Any:
-        raise NotImplementedError
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        raise NotImplementedError
 
     def get_node_ids(self) -> Iterable[int]:
         return range(1, self.clients + 1)

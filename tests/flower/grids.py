@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from benchmarks.grids import LocalGrid
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.task_identity import TaskIdentity
 
 Fault = Callable[[Message, Message], Message | None]
 
@@ -24,7 +23,7 @@ def through_the_wire(message: Message) -> Message:
     return arrived
 
 
-class InProcessGrid(Grid):
+class InProcessGrid(LocalGrid):
     """Nodes with random-looking ids, each with a client app and a context of its own.
 
     ``fault(question, reply)`` may change a reply, or lose it by returning None.
@@ -39,7 +38,7 @@ class InProcessGrid(Grid):
         fault: Fault | None = None,
         node_config: dict[str, Any] | None = None,
     ) -> None:
-        TaskIdentity.run_id = TaskIdentity.task_id = TaskIdentity.node_id = 1
+        super().__init__()
         ids = node_ids or [((i + 1) * 2654435761) % 2**61 for i in range(clients)]
         self.app, self.fault, self.sent = app, fault, 0
         self.contexts = {
@@ -53,16 +52,6 @@ class InProcessGrid(Grid):
             for i, node in enumerate(ids)
         }
         self.replies: dict[str, Message] = {}
-
-    def set_run(self, run: Any) -> None:
-        raise NotImplementedError
-
-    @property
-    def run(self) -> Any:
-        raise NotImplementedError
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        raise NotImplementedError
 
     def get_node_ids(self) -> Iterable[int]:
         return list(self.contexts)
