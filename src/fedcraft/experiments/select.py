@@ -9,14 +9,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 from fedcraft.experiments.config import MACHINE_KEYS
 from fedcraft.experiments.result import Result
 
-__all__ = ["COLUMNS", "Judge", "Setting", "best", "can_validate", "row", "settings_of"]
+__all__ = [
+    "COLUMNS",
+    "Judge",
+    "Setting",
+    "best",
+    "best_on_shared_seeds",
+    "can_validate",
+    "row",
+    "settings_of",
+]
 
 Judge = Literal["test", "validation"]
 _SCORE = {"test": "mean", "validation": "validation_mean"}
@@ -62,11 +71,7 @@ def settings_of(results: Iterable[Result]) -> list[Setting]:
 
 
 def best(results: Iterable[Result], judge: Judge = "test") -> dict[str, Setting]:
-    """Return the best setting of every method; among equals the one with the smaller rates.
-
-    Settings are compared on the seeds that all of them have, so one that was repeated with more
-    seeds after it had won is not judged by other runs than its rivals.
-    """
+    """Return the best setting of every method; among equals the one with the smaller rates."""
     rivals: dict[str, list[Setting]] = {}
     for setting in settings_of(results):
         rivals.setdefault(setting.method, []).append(setting)
@@ -74,14 +79,33 @@ def best(results: Iterable[Result], judge: Judge = "test") -> dict[str, Setting]
 
 
 def _winner(settings: Sequence[Setting], judge: Judge) -> Setting:
-    shared = set.intersection(*(setting.seeds for setting in settings))
-
     def merit(setting: Setting) -> tuple[float, float, float]:
         config = setting.runs[0].config
-        judged = setting.on(shared) if shared else setting
-        return judged.score(judge), -config.client_lr, -config.server_lr
+        return setting.score(judge), -config.client_lr, -config.server_lr
 
-    return max(settings, key=merit)
+    return best_on_shared_seeds(settings, merit)
+
+
+class Repeated(Protocol):
+    """Some runs that differ in their seed alone."""
+
+    @property
+    def seeds(self) -> set[int]: ...
+
+    def on(self, seeds: set[int]) -> Self: ...
+
+
+S = TypeVar("S", bound=Repeated)
+
+
+def best_on_shared_seeds(settings: Sequence[S], merit: Callable[[S], Any]) -> S:
+    """Return the setting of the largest merit on the seeds that all settings have.
+
+    So one that was repeated with more seeds after it had won is not judged by other runs than its
+    rivals.
+    """
+    shared = set.intersection(*(setting.seeds for setting in settings))
+    return max(settings, key=lambda setting: merit(setting.on(shared) if shared else setting))
 
 
 def can_validate(results: Sequence[Result]) -> bool:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedcraft.experiments.config import MACHINE_KEYS
+from fedcraft.experiments.select import best_on_shared_seeds
 from fedcraft.report.names import Style, display_name, in_order, problem_name, styles
 from fedcraft.report.runs import RunData
 
@@ -98,12 +99,8 @@ class Entry:
         return self.chosen.runs
 
     def best(self, judge: Judge) -> Setting:
-        """The best setting by validation or by test data; the first one among equals.
-
-        It is chosen on the seeds that all settings have: winners may have been repeated with more.
-        """
-        shared = set.intersection(*(setting.seeds for setting in self.settings))
-        return max(self.settings, key=lambda s: (s.on(shared) if shared else s).score(judge))
+        """The best setting by validation or by test data; the first one among equals."""
+        return best_on_shared_seeds(self.settings, lambda setting: setting.score(judge))
 
 
 @dataclass(frozen=True)
