@@ -26,7 +26,7 @@ test: $(DEV_STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 check: $(DEV_STAMP)
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff check --no-cache src tests benchmarks  # a stale cache once hid an error
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from benchmarks.pages import filled, replace_block
 from benchmarks.results_page import PAGES, ROOT
 

@@ -10,12 +10,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp.strategy import FedAvg
+from grids import InProcessGrid
 from torch import nn
 
 from fedcraft.errors import InputError
 from fedcraft.flower import Strategy
 from fedcraft.methods import methods
-from grids import InProcessGrid
 
 
 @pytest.mark.parametrize("name", [row.name for row in methods()])
