@@ -1,0 +1,189 @@
+"""Experiments beyond the paper: what each part of CRAFT does, variants, rates, and long curves."""
+
+from __future__ import annotations
+
+from fedcraft.experiments.preset import Preset, at_rates
+from fedcraft.experiments.protocol import FEMNIST, SEEDS, Keys, cifar
+
+__all__ = ["beyond_the_paper"]
+
+
+def beyond_the_paper() -> list[Preset]:
+    """Return the experiments that the paper lacks or that need other rounds than its tables."""
+    return [*_ablations(), _variants(), _search(), *_curves()]
+
+
+_ABLATIONS: dict[str, Keys] = {
+    "craft": {},
+    "craft-whole": {"layers": "whole"},
+    "craft-no-reference": {"aggregator": {"reference": "none"}},
+    "craft-moving-average": {"aggregator": {"reference": "moving_average"}},
+    "craft-uniform": {"aggregator": {"target": "uniform"}},
+    "craft-at-least": {"aggregator": {"constraint": "at_least"}},
+    "craft-at-least-uniform": {"aggregator": {"constraint": "at_least", "target": "uniform"}},
+    "craft-no-active-set": {"aggregator": {"tau": 0.0}},
+    "layer-momentum": {"method": "layer-momentum"},  # the control: no conflict resolution at all
+}
+
+
+def _ablations() -> list[Preset]:
+    common = {"method": "craft", "client_lr": 0.05, "server_lr": 0.1}
+    variants = tuple({**common, "label": k, **v} for k, v in _ABLATIONS.items())
+    settings = (("femnist", FEMNIST), ("cifar10-cnn", cifar("cifar10", "cnn")))
+    return [
+        Preset(
+            f"ablation-{name}",
+            f"Which part of CRAFT does what, {name}: beyond the paper, three seeds",
+            base,
+            variants,
+            rates=False,
+            seeds=SEEDS,
+        )
+        for name, base in settings
+    ]
+
+
+# What a method's documents leave open, tried where our number is not the paper's: the keys, and the
+# pairs of rates at which that variant can be expected to be at its best.
+_DOCUMENTED: dict[str, tuple[Keys, tuple[tuple[float, float], ...]]] = {
+    "fedavgm-beta-0.5": (
+        {"method": "fedavgm", "server": {"beta": 0.5}},
+        ((0.05, 1.0), (0.1, 1.0)),
+    ),
+    "fedavgm-nesterov": (
+        {"method": "fedavgm", "server": {"nesterov": True}},
+        ((0.01, 1.0), (0.05, 0.1), (0.05, 1.0)),
+    ),
+    "fedavgm-dampened": (
+        {"method": "fedavgm", "server": {"dampened": True}},
+        ((0.05, 1.0), (0.1, 1.0)),
+    ),
+    "fedadagrad-tau-0.01": (
+        {"method": "fedadagrad", "server": {"tau": 0.01}},
+        ((0.01, 0.01), (0.05, 0.01), (0.05, 0.1)),
+    ),
+    "fedadagrad-tau-0.1": (
+        {"method": "fedadagrad", "server": {"tau": 0.1}},
+        ((0.05, 0.1), (0.1, 0.1), (0.05, 1.0)),
+    ),
+    "afl-gamma-0.01": (
+        {"method": "afl", "aggregator": {"gamma": 0.01}},
+        ((0.05, 1.0), (0.1, 1.0)),
+    ),
+    "afl-by-position": (
+        {"method": "afl", "aggregator": {"indexing": "position"}},
+        ((0.05, 1.0), (0.1, 1.0)),
+    ),
+    "afl-last-model": (
+        {"method": "afl", "aggregator": {"gamma": 0.01, "evaluate_average": False}},
+        ((0.05, 1.0), (0.1, 1.0)),
+    ),
+    "fedmgda+-mean-norm": (
+        {"method": "fedmgda+", "aggregator": {"scale": "mean_norm"}},
+        ((0.05, 1.0), (0.1, 1.0)),
+    ),
+    "fedmgda+-epsilon-1": (
+        {"method": "fedmgda+", "aggregator": {"epsilon": 1.0}},
+        ((0.01, 0.1), (0.05, 0.1)),
+    ),
+    "fedfv-paper": (
+        {"method": "fedfv", "aggregator": {"external": "paper"}},
+        ((0.05, 1.0), (0.1, 1.0)),
+    ),
+    "fedfv-tau-10": (
+        {"method": "fedfv", "aggregator": {"tau": 10}},
+        ((0.05, 1.0), (0.1, 1.0)),
+    ),
+    "fedmgda+-client-rate": (
+        {"method": "fedmgda+", "aggregator": {"scale": "client_lr"}},
+        ((0.05, 1.0), (0.1, 1.0)),
+    ),
+    # The code that the authors may have started from sends exact gradients: one step, no batches.
+    "fedfv-gradient": ({"method": "fedfv", "batch_size": 1000}, ((0.05, 1.0), (0.1, 1.0))),
+    "fedlf-gradient": ({"method": "fedlf", "batch_size": 1000}, ((0.05, 1.0), (0.1, 1.0))),
+    "fedlf-tensors": ({"method": "fedlf", "layers": "tensor"}, ((0.05, 1.0), (0.1, 1.0))),
+    "config-target": (
+        {"method": "config", "aggregator": {"meaning": "target"}},
+        ((0.01, 0.1), (0.05, 0.1), (0.01, 1.0)),
+    ),
+    "config-original": (
+        {"method": "config", "aggregator": {"meaning": "original"}},
+        ((0.005, 1.0), (0.01, 1.0), (0.05, 0.1), (0.1, 0.1)),
+    ),
+    "config-original-by-layer": (
+        {"method": "config", "aggregator": {"meaning": "original", "by_layer": True}},
+        ((0.005, 1.0), (0.01, 1.0), (0.05, 0.1), (0.1, 0.1)),
+    ),
+}
+
+
+def _variants() -> Preset:
+    runs = (
+        {"label": label, **keys, "client_lr": client, "server_lr": server}
+        for label, (keys, pairs) in _DOCUMENTED.items()
+        for client, server in pairs
+    )
+    return Preset(
+        "variants-femnist",
+        "Documented variants of methods whose FEMNIST numbers are not the paper's",
+        FEMNIST,
+        tuple(runs),
+        rates=False,
+    )
+
+
+_SEARCHED: dict[str, tuple[tuple[float, float], ...]] = {
+    "fedavg": ((0.05, 1.0), (0.1, 1.0)),
+    "fednova": ((0.05, 1.0), (0.1, 1.0)),
+    "fedavgm": ((0.01, 1.0), (0.05, 0.1), (0.1, 0.1)),
+    "fedfv": ((0.05, 1.0), (0.1, 1.0)),
+    "config": ((0.01, 0.1), (0.05, 0.1)),
+    "craft": ((0.005, 0.1), (0.01, 0.1), (0.05, 0.1)),
+}
+
+
+def _search() -> Preset:
+    runs = (at_rates(method, *pair) for method, pairs in _SEARCHED.items() for pair in pairs)
+    return Preset(
+        "search-cifar10-cnn",
+        "Rates for the curves: six methods over likely pairs, CIFAR-10 and CNN, 30 rounds",
+        {**cifar("cifar10", "cnn"), "rounds": 30, "evaluate_every": 10},
+        tuple(runs),
+        rates=False,
+        small={"rounds": 10, "evaluate_every": 5},
+    )
+
+
+# Rounds are what two cores can do: all of them for CRAFT, the average and the paper's best rival.
+_CNN_CURVES = (
+    at_rates("craft", 0.05, 0.1),
+    at_rates("fedavg", 0.1, 1.0),
+    at_rates("fednova", 0.1, 1.0),
+    at_rates("fedavgm", 0.1, 0.1, rounds=150),
+    at_rates("fedfv", 0.1, 1.0, rounds=150),
+    at_rates("config", 0.05, 0.1, rounds=150),
+)
+_RESNET_CURVES = (
+    at_rates("craft", 0.005, 0.1, rounds=100),  # the rates of the authors' released run
+    at_rates("config", 0.005, 0.1, rounds=100),
+    at_rates("fedavg", 0.1, 1.0, rounds=100),
+)
+
+
+def _curves() -> list[Preset]:
+    settings = (
+        ("cifar10", "cnn", _CNN_CURVES),
+        ("cifar100", "cnn", _CNN_CURVES),
+        ("cifar10", "resnet20", _RESNET_CURVES),
+    )
+    return [
+        Preset(
+            f"curves-{dataset}-{model}",
+            f"Accuracy by round at one pair of rates per method, {dataset} and {model}",
+            cifar(dataset, model),
+            runs,
+            rates=False,
+            published=f"{dataset}-{model}",
+        )
+        for dataset, model, runs in settings
+    ]

@@ -1,0 +1,86 @@
+"""One experiment: its runs at the paper's scale and at two smaller ones.
+
+``paper`` is the protocol of Appendix C; ``small`` keeps the data and shortens rounds, clients and
+grid; ``tiny`` is a smoke test of the whole path. Smaller scales do not predict the paper's numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedcraft.errors import ConfigError
+from fedcraft.experiments.files import merged
+from fedcraft.experiments.names import did_you_mean
+from fedcraft.experiments.plan import Plan
+from fedcraft.experiments.protocol import GRIDS, SCALES, Keys, Scale, small, tiny
+
+__all__ = ["Preset", "at_rates"]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """One table or figure of the paper.
+
+    ``published`` names the table in :mod:`fedcraft.experiments.published` to set beside ours. The
+    best setting of every method is run again with the seeds of ``repeats``. ``small`` changes the
+    model's usual small scale.
+    """
+
+    name: str
+    about: str
+    base: Keys
+    variants: tuple[Keys, ...]
+    rates: bool = True
+    seeds: tuple[int, ...] = ()
+    repeats: tuple[int, ...] = ()
+    published: str | None = None
+    small: Keys = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """The methods, or what stands for them, in the order of the table."""
+        return list(dict.fromkeys(map(_name, self.variants)))
+
+    def plan(self, scale: Scale = "paper", methods: Sequence[str] = (), **changes: Any) -> Plan:
+        """Return the runs; ``methods`` keeps only those (by name or label), ``changes`` win."""
+        if scale not in SCALES:
+            raise ConfigError(f"scale: expected one of {', '.join(SCALES)}, found {scale!r}")
+        grid: dict[str, Any] = dict(GRIDS[scale]) if self.rates else {}
+        if self.seeds:
+            grid["seed"] = list(self.seeds if scale == "paper" else self.seeds[:2])
+        smaller = merged(self._shrink(scale), changes)
+        variants = [_replaced(variant, smaller) for variant in self._chosen(methods)]
+        return Plan(merged(self.base, smaller), grid, variants, f"preset {self.name}")
+
+    def _shrink(self, scale: Scale) -> Keys:
+        if scale == "paper":
+            return {}
+        if scale == "small":
+            return merged(small(self.base["model"]), self.small)
+        return tiny(self.base["model"])
+
+    def _chosen(self, methods: Sequence[str]) -> tuple[Keys, ...]:
+        names = self.names
+        for method in methods:
+            if method not in names:
+                raise ConfigError(
+                    f"preset {self.name}: there is no {method!r} among its methods "
+                    f"{', '.join(names)}.{did_you_mean(method, names)}"
+                )
+        return tuple(v for v in self.variants if not methods or _name(v) in methods)
+
+
+def _name(variant: Keys) -> str:
+    return str(variant.get("label", variant["method"]))
+
+
+def _replaced(variant: Keys, changes: Keys) -> Keys:
+    """Let a smaller scale or the user win where a variant sets the same key (its own rounds)."""
+    return merged(variant, {key: value for key, value in changes.items() if key in variant})
+
+
+def at_rates(method: str, client: float, server: float, **keys: Any) -> Keys:
+    """Return a variant: a method at one pair of rates."""
+    return {"method": method, "client_lr": client, "server_lr": server, **keys}
