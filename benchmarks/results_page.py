@@ -42,6 +42,7 @@ def results_blocks() -> dict[str, str]:
         "femnist": _beside_paper(femnist),
         "femnist verdict": _femnist_verdict(femnist),
         "femnist grid": _grid(femnist),
+        "ablation femnist": _ablation(from_results("ablation-femnist", RESULTS)),
     }
 
 
@@ -132,6 +133,19 @@ def _grid(made: Reproduction) -> str:
 
 def _grid_cell(run: Any) -> str:
     return "diverged" if run.diverged else f"{run.final('mean'):.3f}".removeprefix("0")
+
+
+def _ablation(made: Reproduction) -> str:
+    rows = (
+        [
+            display_name(row["method"]),
+            _mean_cell(row),
+            *(f"{row[column]:.3f}" for column in ("best10", "worst10", "std")),
+            f"{row['conflicts']:.2f}",
+        ]
+        for row in _with_spread(made)
+    )
+    return table(("variant", *_COLUMNS.values(), "clients in conflict a round"), rows)
 
 
 PAGES: dict[str, Callable[[], dict[str, str]]] = {
