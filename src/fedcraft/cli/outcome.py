@@ -120,12 +120,12 @@ def report_failures(result: SweepResult) -> None:
     raise typer.Exit(Code.FAILED)
 
 
-def print_estimate(configs: Sequence[Config], jobs: int, as_json: bool) -> None:
+def print_estimate(configs: Sequence[Config], jobs: int, as_json: bool, repeats: int = 0) -> None:
     """Say how long these runs will take."""
     from fedcraft.experiments.estimate import estimate
     from fedcraft.experiments.sweep import cores
 
-    expected = estimate(configs, jobs or cores())
+    expected = estimate(configs, jobs or cores(), repeats)
     if as_json:
         print_json(asdict(expected))
     else:

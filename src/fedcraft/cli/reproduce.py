@@ -95,9 +95,10 @@ def reproduce(
         _finish_reproduction(stored, out or Path("runs") / name, quiet, as_json)
         return
     size, changes = scale or "paper", parse_overrides(words or [])
-    plan = preset(name).plan(size, method or (), **changes)
+    chosen = preset(name)
     if estimate or not (quiet or as_json):
-        print_estimate(plan.configs(), jobs, as_json and estimate)
+        configs = chosen.plan(size, method or (), **changes).configs()
+        print_estimate(configs, jobs, as_json and estimate, len(chosen.repeats))
     if estimate:
         return
     folder = out or Path("runs") / f"{name}-{size}"

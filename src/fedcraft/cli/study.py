@@ -67,12 +67,13 @@ def compare(
     methods = [word for word in given if "=" not in word] or list(DEFAULT_METHODS)
     overrides = parse_overrides(word for word in given if "=" in word)
     plan = comparison_plan(methods, config, overrides=overrides)
+    seeds = further_seeds(plan, repeats)
     if estimate:
-        print_estimate(plan.configs(), jobs, as_json)
+        print_estimate(plan.configs(), jobs, as_json, len(seeds))
         return
     with sweep_bar(quiet or as_json) as bar:
         result = work(plan, out=out, jobs=jobs, observer=bar)
-        result = repeat_best(result, further_seeds(plan, repeats), jobs=jobs, observer=bar)
+        result = repeat_best(result, seeds, jobs=jobs, observer=bar)
     finish(result, page=page, quiet=quiet, as_json=as_json)
 
 

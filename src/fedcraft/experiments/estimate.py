@@ -48,14 +48,15 @@ class Estimate:
         )
 
 
-def estimate(configs: Sequence[Config], jobs: int = 1) -> Estimate:
+def estimate(configs: Sequence[Config], jobs: int = 1, repeats: int = 0) -> Estimate:
     """Time a few batches of every model in the plan and multiply: right within a factor of two.
 
-    Each run is taken to have one core, as in a sweep. The data are read on the way: if they are not
-    there, it is better to know now.
+    Each run is taken to have one core, as in a sweep; each method will be repeated with ``repeats``
+    more seeds. The data are read on the way: if they are not there, it is better to know now.
     """
     calibration = _Calibration()
     costs = [calibration.cost(config) for config in configs]
+    costs += repeats * list(dict(zip((c.name for c in configs), costs, strict=True)).values())
     at_once = max(min(jobs, len(costs)), 1)
     seconds = sum(seconds for seconds, _ in costs) / at_once
     memory = max((memory for _, memory in costs), default=0.0) * at_once
