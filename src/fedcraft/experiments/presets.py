@@ -8,7 +8,16 @@ from fedcraft.errors import ConfigError
 from fedcraft.experiments.beyond import beyond_the_paper
 from fedcraft.experiments.names import did_you_mean
 from fedcraft.experiments.preset import Preset, at_rates
-from fedcraft.experiments.protocol import FEMNIST, METHODS, SCALES, SEEDS, Keys, Scale, cifar
+from fedcraft.experiments.protocol import (
+    CNN_RATES,
+    FEMNIST,
+    METHODS,
+    SCALES,
+    SEEDS,
+    Keys,
+    Scale,
+    cifar,
+)
 
 __all__ = ["METHODS", "SCALES", "Preset", "Scale", "preset", "presets"]
 
@@ -75,21 +84,8 @@ def _dittos() -> list[Preset]:
     ]
 
 
-# The paper does not tell the rates of these figures; these are our guesses within its grid.
-_FIXED_RATES: dict[str, tuple[float, float]] = {
-    "fedavg": (0.1, 1.0),
-    "fednova": (0.1, 1.0),
-    "fedavgm": (0.1, 0.1),
-    "fedfv": (0.1, 1.0),
-    "fedlf": (0.1, 1.0),
-    "fedlf-history": (0.1, 1.0),
-    "config": (0.05, 0.1),
-    "craft": (0.05, 0.1),
-}
-
-
 def _at_fixed_rates(names: Sequence[str]) -> tuple[Keys, ...]:
-    return tuple(at_rates(name, *_FIXED_RATES[name]) for name in names)
+    return tuple(at_rates(name, *CNN_RATES[name]) for name in names)
 
 
 def _seeds() -> list[Preset]:
