@@ -14,6 +14,7 @@ from benchmarks.pages import filled, table
 from benchmarks.results_figures import write_result_figures
 from benchmarks.speed_page import speed_blocks, speed_summary
 from fedcraft.experiments.reproduce import Reproduction, from_results
+from fedcraft.experiments.result import Result
 from fedcraft.report.names import display_name
 
 __all__ = ["PAGES", "RESULTS", "main"]
@@ -67,7 +68,7 @@ def _with_spread(made: Reproduction) -> list[dict[str, Any]]:
     return [{**row, "spread": _spread(settings[row["method"]].runs)} for row in made.rows()]
 
 
-def _spread(runs: tuple[Any, ...]) -> float | None:
+def _spread(runs: tuple[Result, ...]) -> float | None:
     means = [run.final("mean") for run in runs]
     return statistics.stdev(means) if len(means) > 1 else None
 
@@ -131,7 +132,7 @@ def _grid(made: Reproduction) -> str:
     return table(("client, server rate", *(f"{c:g}, {s:g}" for c, s in pairs)), rows)
 
 
-def _grid_cell(run: Any) -> str:
+def _grid_cell(run: Result) -> str:
     return "diverged" if run.diverged else f"{run.final('mean'):.3f}".removeprefix("0")
 
 
@@ -146,6 +147,33 @@ def _ablation(made: Reproduction) -> str:
         for row in _with_spread(made)
     )
     return table(("variant", *_COLUMNS.values(), "clients in conflict a round"), rows)
+
+
+_ROUNDS = (25, 50, 75, 100, 150, 200, 300, 400, 500)
+
+
+def _curves(made: Reproduction) -> str:
+    """The mean accuracy at equal rounds, then the last evaluation beside the paper's 500 rounds."""
+    runs = {run.method: run for run in made.result.runs}
+    means = {name: _means_by_round(run) for name, run in runs.items()}
+    shown = [number for number in _ROUNDS if any(number in found for found in means.values())]
+    rows = (
+        [
+            display_name(row["method"]),
+            f"{row['client_lr']:g}, {row['server_lr']:g}",
+            *(means[row["method"]].get(number, "") for number in shown),
+            *(f"{row[column]:.3f}" for column in ("best10", "worst10", "std")),
+            f"{row['mean_paper']:.3f}",
+        ]
+        for row in made.rows()
+    )
+    heads = ("method", "rates", *map(str, shown), "best 10 %", "worst 10 %", "std", "paper, 500")
+    return table(heads, rows)
+
+
+def _means_by_round(run: Result) -> dict[int, str]:
+    records = (record for record in run.records if record.get("evaluation"))
+    return {record["round"]: f"{record['evaluation']['mean']:.3f}" for record in records}
 
 
 PAGES: dict[str, Callable[[], dict[str, str]]] = {

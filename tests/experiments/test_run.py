@@ -71,6 +71,22 @@ def test_resumed_run_gives_the_bits_of_an_undisturbed_one(tmp_path: Path) -> Non
     same_bits(tmp_path / "whole", tmp_path / "cut")
 
 
+def test_a_finished_run_trained_further_gives_the_bits_of_a_longer_one(tmp_path: Path) -> None:
+    longer = TINY["rounds"] * 2
+    run(TINY, out=tmp_path / "long", rounds=longer)
+    short = run(TINY, out=tmp_path / "short")
+    further = resume(short.directory, rounds=longer)
+    assert further.config.rounds == further.status["round"] == longer
+    same_bits(tmp_path / "long", tmp_path / "short")
+
+
+def test_a_run_is_not_made_shorter(tmp_path: Path) -> None:
+    done = run(TINY, out=tmp_path / "a")
+    with pytest.raises(ConfigError, match="rounds: expected at least the"):
+        resume(done.directory, rounds=1)
+    assert done.config == Result(done.directory).config
+
+
 def test_finished_run_is_left_alone(tmp_path: Path) -> None:
     done = run(TINY, out=tmp_path / "a")
     before = {path: path.stat().st_mtime_ns for path in done.directory.rglob("*")}

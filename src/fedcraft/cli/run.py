@@ -51,20 +51,26 @@ def run(
 
 def resume(
     directory: Annotated[Path, typer.Argument(help="The run directory.", exists=True)],
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", min=1, help="Train further, to this many rounds.")
+    ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Bring an interrupted run to its end.
+    """Bring an interrupted run to its end, or train a finished one further.
 
     It continues from its last checkpoint, to the same bits as if it had never stopped.
 
-    Example: `fedcraft resume runs/craft-1f2e3d4c5b`
+    Examples:
+
+    * `fedcraft resume runs/craft-1f2e3d4c5b`
+    * `fedcraft resume runs/craft-1f2e3d4c5b --rounds 1000`
     """
     from fedcraft.engine import progress
     from fedcraft.experiments.run import resume as go_on
 
     watch = progress("quiet" if quiet else "auto")
-    _show(go_on(directory, callbacks=(watch,)), quiet, as_json)
+    _show(go_on(directory, rounds=rounds, callbacks=(watch,)), quiet, as_json)
 
 
 def bench(words: Words = None, as_json: Json = False) -> None:

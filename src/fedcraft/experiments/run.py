@@ -59,14 +59,22 @@ def prepare(config: Config, out: str | Path | None = None) -> Path:
     return directory
 
 
-def resume(directory: str | Path, *, callbacks: Iterable[engine.Callback] = ()) -> Result:
+def resume(
+    directory: str | Path,
+    *,
+    rounds: int | None = None,
+    callbacks: Iterable[engine.Callback] = (),
+) -> Result:
     """Bring a run to its end, from its last checkpoint or from the start; a finished one is left.
 
-    The result is the same, bit for bit, as if it had never been interrupted.
+    The result is the same, bit for bit, as if it had never been interrupted. More ``rounds`` than
+    the run was planned for train it further, as if it had been planned so.
     """
     result = Result(Path(directory))
     config = result.config
-    if result.state == "finished":
+    if rounds is not None and rounds != config.rounds:
+        config = _prolonged(result, rounds)
+    elif result.state == "finished":
         return result
     federation = build_federation(config)
     engine.run(
@@ -79,6 +87,18 @@ def resume(directory: str | Path, *, callbacks: Iterable[engine.Callback] = ()) 
         resume=True,
     )
     return Result(result.directory)
+
+
+def _prolonged(result: Result, rounds: int) -> Config:
+    """Write the new number of rounds down before any of them: a run says what it is."""
+    if rounds < result.config.rounds:
+        raise ConfigError(
+            f"rounds: expected at least the {result.config.rounds} that {result.directory} is "
+            f"planned for, found {rounds}. Start a new run for fewer"
+        )
+    config = result.config.but(rounds=rounds)
+    write_config(config, result.directory / CONFIG_FILE)
+    return config
 
 
 class _Settle(engine.Callback):
