@@ -48,7 +48,7 @@ def results_blocks() -> dict[str, str]:
 
 
 def readme_blocks() -> dict[str, str]:
-    """Return the short table of the README."""
+    """Return the short tables of the README."""
     femnist = from_results("table-femnist", RESULTS)
     rows = {row["method"]: row for row in _with_spread(femnist)}
     lines = (
@@ -57,6 +57,7 @@ def readme_blocks() -> dict[str, str]:
         for name in _SHORT
     )  # fmt: skip
     return {
+        "digits": (RESULTS / "digits.md").read_text(encoding="utf-8").partition("\n\n")[2],
         "results": table(("method", *_COLUMNS.values()), lines),
         "speed": speed_summary(RESULTS),
     }
