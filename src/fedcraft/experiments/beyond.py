@@ -66,12 +66,31 @@ _DOCUMENTED: dict[str, tuple[Keys, tuple[tuple[float, float], ...]]] = {
         {"method": "fedadagrad", "server": {"tau": 0.1}},
         ((0.05, 0.1), (0.1, 0.1), (0.05, 1.0)),
     ),
+    "fedadagrad-beta1-0.9": (
+        {"method": "fedadagrad", "server": {"beta1": 0.9}},
+        ((0.005, 0.01), (0.01, 0.01), (0.05, 0.01)),
+    ),
+    "fedadagrad-beta1-0.9-tau-0.01": (
+        {"method": "fedadagrad", "server": {"beta1": 0.9, "tau": 0.01}},
+        ((0.01, 0.01), (0.05, 0.01), (0.01, 0.1)),
+    ),
     "afl-gamma-0.01": (
         {"method": "afl", "aggregator": {"gamma": 0.01}},
         ((0.05, 1.0), (0.1, 1.0)),
     ),
     "afl-by-position": (
         {"method": "afl", "aggregator": {"indexing": "position"}},
+        ((0.05, 1.0), (0.1, 1.0)),
+    ),
+    "afl-by-position-gamma-0.01": (
+        {"method": "afl", "aggregator": {"indexing": "position", "gamma": 0.01}},
+        ((0.05, 1.0), (0.1, 1.0)),
+    ),
+    "afl-by-position-last-model": (
+        {
+            "method": "afl",
+            "aggregator": {"indexing": "position", "gamma": 0.01, "evaluate_average": False},
+        },
         ((0.05, 1.0), (0.1, 1.0)),
     ),
     "afl-last-model": (
