@@ -41,7 +41,13 @@ class FakeRay:
 
     exceptions = exceptions
 
-    def __init__(self, faults: dict[int, Exception], forever: Exception | None = None) -> None:
+    def __init__(
+        self,
+        faults: dict[int, Exception],
+        forever: Exception | None = None,
+        newcomer: Exception | None = None,
+    ) -> None:
+        self.newcomer = newcomer  # what the first newcomer after the start dies of
         self.results: dict[object, Any] = {}
         self.faults, self.forever = faults, forever
         self.calls, self.killed, self.most_under_way = 0, 0, 0
@@ -57,6 +63,8 @@ class FakeRay:
         if name == "do":
             self.calls += 1
         fault = self.faults.pop(self.calls, self.forever) if name == "do" else None
+        if name == "prepare" and self.calls:
+            fault, self.newcomer = self.newcomer, None
         # Ray copies what is returned before the actor does anything else.
         self.results[ref] = fault or copy.deepcopy(getattr(hand, name)(*arguments))
         self.most_under_way = max(self.most_under_way, len(self.results))
@@ -133,6 +141,10 @@ def lost() -> Exception:
     return exceptions.ObjectLostError("a" * 56, None, "")
 
 
+def no_memory() -> Exception:
+    return exceptions.OutOfMemoryError("killed by the node's memory monitor")
+
+
 @pytest.mark.parametrize(
     ("fault", "replaced"), [(died, 1), (unavailable, 1), (lost, 0)], ids=["died", "away", "lost"]
 )
@@ -142,6 +154,16 @@ def test_what_is_lost_is_done_again(job, fault, replaced):
     crew.run(TRAIN, range(SLOTS))
     assert torch.equal(desk.updates, expected_updates(job))
     assert ray.killed == replaced
+    assert crew.size == 2
+
+
+@pytest.mark.parametrize("fault", [died, lost, no_memory])
+def test_a_newcomer_that_dies_at_its_start_is_replaced_too(job, fault):
+    ray, desk = FakeRay({2: died()}, newcomer=fault()), make_desk(job)
+    crew = crew_on(ray, job, desk)
+    crew.run(TRAIN, range(SLOTS))
+    assert torch.equal(desk.updates, expected_updates(job))
+    assert ray.newcomer is None
     assert crew.size == 2
 
 

@@ -116,6 +116,8 @@ def test_the_server_was_killed_and_went_on(story: Story) -> None:
 def test_strangers_are_refused(story: Story) -> None:
     for name in ("keyless", "unknown", "deceived"):
         assert "SuperNode ID" not in story.logs[name], story.logs[name]
+    assert "must be registered via the CLI" in story.logs["keyless"], story.logs["keyless"]
+    assert "could not establish a connection" in story.logs["unknown"], story.logs["unknown"]
     assert "CERTIFICATE_VERIFY_FAILED" in story.logs["deceived"]
     clients = {client for row in story.rows for client in row["clients"]}
     assert clients <= {0, 1, 2}

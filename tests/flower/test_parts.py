@@ -130,9 +130,9 @@ def _memories(path: Path) -> list[Memory]:
 def test_a_client_remembers_what_the_server_may_still_ask_for(kind: int, tmp_path: Path) -> None:
     memory = _memories(tmp_path)[kind]
     assert memory.at(0) is None
-    for number, oldest in ((1, 0), (2, 1), (4, 1), (5, 4)):
-        memory.keep(number, {"v": torch.full((2,), float(number))}, oldest=oldest)
-    assert memory.rounds() == [4, 5]
+    for number, needed in ((1, []), (2, [1]), (4, [1, 2]), (5, [2, 4]), (7, [4])):
+        memory.keep(number, {"v": torch.full((2,), float(number))}, needed=needed)
+    assert memory.rounds() == [4, 7]
     kept = memory.at(4)
     assert kept is not None
     assert torch.equal(kept["v"], torch.full((2,), 4.0))
@@ -140,7 +140,7 @@ def test_a_client_remembers_what_the_server_may_still_ask_for(kind: int, tmp_pat
 
 
 def test_states_of_other_runs_and_clients_are_not_mine(tmp_path: Path) -> None:
-    DirectoryMemory(tmp_path, "run", 3).keep(1, {"v": torch.ones(1)}, oldest=0)
+    DirectoryMemory(tmp_path, "run", 3).keep(1, {"v": torch.ones(1)}, needed=[])
     assert DirectoryMemory(tmp_path, "run", 4).rounds() == []
     assert DirectoryMemory(tmp_path, "other", 3).rounds() == []
     with pytest.raises(InputError, match="letters and digits"):
@@ -149,11 +149,18 @@ def test_states_of_other_runs_and_clients_are_not_mine(tmp_path: Path) -> None:
 
 def test_a_client_may_move_to_another_node_but_not_be_two() -> None:
     roster = Roster()
-    assert roster.enter(11, 5, online=[11, 12]) == 5
+    roster.enter(11, roster.admissible(11, 5, online=[11, 12]))
     with pytest.raises(InputError, match="calls itself client 5, which is node 11"):
-        roster.enter(12, 5, online=[11, 12])
-    assert roster.enter(12, 5, online=[12]) == 5
+        roster.admissible(12, 5, online=[11, 12])
+    roster.enter(12, roster.admissible(12, 5, online=[12]))
     assert not roster.knows(11)
+
+
+def test_a_node_keeps_its_name() -> None:
+    roster = Roster()
+    roster.enter(11, 5)
+    with pytest.raises(InputError, match="calls itself client 6, but was client 5 before"):
+        roster.admissible(11, 6, online=[11])
 
 
 def test_a_superlink_that_takes_nothing_is_not_waited_for() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from io import BytesIO
+
 import numpy as np
 import pytest
 import small
@@ -64,7 +66,34 @@ def _lying_header() -> Array:
     return Array("float32", (8,), "numpy.ndarray", honest.data[:-4])
 
 
+def _bytes(data: bytes):
+    return _set("1.bias", Array("float32", (8,), "numpy.ndarray", data))
+
+
+def _header(text: str, version: bytes = b"\x01\x00") -> bytes:
+    size = len(text).to_bytes(2 if version == b"\x01\x00" else 4, "little")
+    return b"\x93NUMPY" + version + size + text.encode()
+
+
+def _npz() -> bytes:
+    buffer = BytesIO()
+    np.savez(buffer, np.zeros(8, np.float32))
+    return buffer.getvalue()
+
+
+_HUGE = "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000000,)}"
 CASES = {
+    **{
+        name: (_bytes(data), "malformed", "not a readable array")
+        for name, data in {
+            "half a zip": b"PK\x03\x04garbage",
+            "a zip": _npz(),
+            "half a header": _header("{"),
+            "a deep header": _header("-" * 9000 + "1"),
+            "a huge shape": _header(_HUGE),
+            "a huge shape, version 2": _header(_HUGE, b"\x02\x00"),
+        }.items()
+    },
     "NaN": (_nan, "nonfinite", "NaN or Inf"),
     "wrong shape": (_set("1.bias", Array(np.zeros(9, np.float32))), "malformed", r"shape \(8,\)"),
     "wrong dtype": (_set("1.bias", Array(np.zeros(8))), "malformed", "expected float32"),
@@ -84,10 +113,14 @@ CASES = {
     "two records": (_two_records, "malformed", "expected one ArrayRecord, found 2"),
     "no metrics": (_no_metrics, "malformed", "expected one MetricRecord, found 0"),
     "no size": (_metric("num-examples", None), "malformed", "'num-examples': expected a number"),
-    "negative size": (_metric("num-examples", -1), "malformed", "expected > 0"),
+    "negative size": (_metric("num-examples", -1), "malformed", "expected 0 to"),
+    "no samples": (_metric("num-examples", 0), "malformed", "expected > 0"),
+    "too large a size": (_metric("num-examples", 1.7e308), "malformed", "expected 0 to"),
     "infinite size": (_metric("num-examples", np.inf), "nonfinite", "num-examples"),
     "list as size": (_metric("num-examples", [1, 2]), "malformed", "found list"),
     "loss NaN": (_metric("loss-before", np.nan), "nonfinite", "loss-before"),
+    "negative loss": (_metric("loss-before", -1.0), "malformed", "expected 0 to"),
+    "huge loss": (_metric("loss-before", 1e300), "malformed", "expected 0 to"),
     "no loss": (_metric("loss-before", None), "malformed", "'loss-before': expected a number"),
     "odd name": (_metric("client-id", -3), "malformed", "whole number >= 0"),
     "other's name": (_metric("client-id", 2), "malformed", "calls itself client 2"),

@@ -50,12 +50,12 @@ class Roster:
 
     def admit(self, ref: Any) -> None:
         """Take in a newcomer, or ask for another one if it did not survive its start."""
-        actor = self.joining.pop(ref)
+        actor, errors = self.joining.pop(ref), self._ray.exceptions
         try:
             about = self._ray.get(ref)
-        except self._ray.exceptions.RayActorError as error:
+        except (errors.RayActorError, errors.OutOfMemoryError, errors.ObjectLostError) as error:
             self._lose_newcomer(error)
-        except self._ray.exceptions.RayError as error:
+        except errors.RayError as error:
             raise WorkerError(
                 f"a worker in the cluster cannot take over the run: {error}\nEvery node needs the "
                 "same packages, and the module of your own model or loss"

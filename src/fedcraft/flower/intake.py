@@ -20,9 +20,12 @@ from fedcraft.flower.arrays import Wire
 from fedcraft.flower.roster import client_order
 from fedcraft.updates import ClientId
 
-__all__ = ["Accepted", "Intake", "Metrics", "Refusal", "metrics_of"]
+__all__ = ["LARGEST_SIZE", "Accepted", "Intake", "Metrics", "Refusal"]
+__all__ += ["finite", "metrics_of", "within"]
 
 Metrics = dict[str, Any]
+LARGEST_SIZE = 2.0**53  # sums of data sizes stay exact, and far from Inf
+_LARGEST_NUMBER = 1e30  # of steps and losses: no square of one is Inf
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ class Intake:
             raise InputError("it was not asked in this round")
         metrics = metrics_of(reply.content)
         for name in self._needs:
-            _finite(metrics, name)
+            within(metrics, name, 0, _LARGEST_NUMBER)
         row = self._seats[node]
         buffers = self._read(reply.content, row)
         self.accepted.append(Accepted(row, node, client, self._weight(metrics), metrics, buffers))
@@ -135,8 +138,8 @@ class Intake:
     def _weight(self, metrics: Metrics) -> float:
         if self._weight_key is None:
             return 1.0
-        weight = _finite(metrics, self._weight_key)
-        if weight <= 0:
+        weight = within(metrics, self._weight_key, 0, LARGEST_SIZE)
+        if weight == 0:
             raise InputError(f"metric {self._weight_key!r}: expected > 0, found {weight}")
         return weight
 
@@ -173,7 +176,8 @@ def _only_arrays(content: RecordDict) -> tuple[str, ArrayRecord]:
     return records[0]
 
 
-def _finite(metrics: Metrics, name: str) -> float:
+def finite(metrics: Metrics, name: str) -> float:
+    """Return one number of a reply, which must be there and finite."""
     value = metrics.get(name)
     if not isinstance(value, (int, float)):
         found = "nothing" if value is None else type(value).__name__
@@ -181,3 +185,11 @@ def _finite(metrics: Metrics, name: str) -> float:
     if not math.isfinite(value):
         raise NonFiniteError(f"metric {name!r} is {value}")
     return float(value)
+
+
+def within(metrics: Metrics, name: str, least: float, most: float) -> float:
+    """Return one number of a reply, which must lie between bounds."""
+    value = finite(metrics, name)
+    if not least <= value <= most:
+        raise InputError(f"metric {name!r}: expected {least:g} to {most:g}, found {value:g}")
+    return value

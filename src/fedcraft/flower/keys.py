@@ -16,12 +16,13 @@ ROW: Final = "row"  # the array in it: all coordinates in the layout's order
 ROUND: Final = "server-round"
 RUN: Final = "run-key"
 LAST: Final = "last-round"  # the client's last reply that counted; 0 for none
-OLDEST: Final = "oldest-round"  # the same, as of the checkpoint the server could come back to
+KEEP: Final = "keep-rounds"  # replies the server, or a checkpoint it could come back to, counts on
 SEED: Final = "seed"
 LR: Final = "lr"
 EPOCHS: Final = "local-epochs"
 BATCH: Final = "batch-size"
 REPLY: Final = "reply"
+LAYOUT: Final = "layout"  # the digest of the order in which the server reads a row
 REPORT_LOSS: Final = "report-loss"
 SPLITS: Final = "splits"
 

@@ -19,7 +19,7 @@ from fedcraft.engine.settings import Settings
 from fedcraft.errors import StateError
 from fedcraft.flower import keys
 from fedcraft.flower.arrays import tensors
-from fedcraft.flower.intake import Accepted
+from fedcraft.flower.intake import LARGEST_SIZE, Accepted
 from fedcraft.metrics import summarise
 
 __all__ = ["Ledger", "Plain", "scores_of", "summary"]
@@ -121,12 +121,17 @@ def scores_of(replies: Sequence[Accepted]) -> dict[str, Scores]:
             for reply, metrics in zip(replies, named, strict=True)
             if all(isinstance(metrics.get(name), (int, float)) for name in wanted)
         }
-        tested = {client: row for client, row in rows.items() if row[-1] > 0}
+        tested = {client: row for client, row in rows.items() if _sound(row)}
         if tested:
             loss, accuracy, samples = np.asarray(list(tested.values())).T
             clients = np.asarray(list(tested))
             scores[split] = Scores(clients, loss, accuracy, samples.astype(np.int64))
     return scores
+
+
+def _sound(row: Sequence[float]) -> bool:
+    """Tell whether a client's numbers are finite and of at least one sample."""
+    return bool(np.isfinite(row).all()) and 1 <= row[-1] <= LARGEST_SIZE
 
 
 def summary(scores: Mapping[str, Scores]) -> dict[str, float]:

@@ -2,13 +2,14 @@
 
 A reply may not count: it comes late, or the server dies and goes on from an earlier round. So a
 state is kept by the round that made it, the server says which of the client's replies was the last
-that counted, and the client goes on from there. Older states go as soon as no checkpoint of the
-server can lead back to them.
+that counted, and the client goes on from there. A state goes as soon as neither the server nor a
+checkpoint it keeps builds on it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from pathlib import Path
 
 from flwr.app import Array, ArrayRecord, Context
@@ -47,10 +48,10 @@ class Memory(ABC):
         """Return what ``round`` made; None for round 0 and for what is lost."""
         return self.read(round) if round in self.rounds() else None
 
-    def keep(self, round: int, state: ClientState, *, oldest: int) -> None:
-        """Keep what ``round`` made; the server will not ask for anything before ``oldest``."""
+    def keep(self, round: int, state: ClientState, *, needed: Iterable[int]) -> None:
+        """Keep what ``round`` made and the rounds still ``needed``; drop all others."""
         self.write(round, state)
-        for stale in [kept for kept in self.rounds() if kept < oldest]:
+        for stale in set(self.rounds()) - {round, *needed}:
             self.drop(stale)
 
 

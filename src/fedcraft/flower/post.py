@@ -20,7 +20,7 @@ from fedcraft.engine.settings import Settings
 from fedcraft.errors import FedcraftError, InputError, NonFiniteError
 from fedcraft.flower import keys
 from fedcraft.flower.exchange import Exchange
-from fedcraft.flower.intake import Metrics, Refusal, metrics_of
+from fedcraft.flower.intake import Metrics, Refusal, finite, metrics_of
 from fedcraft.flower.roster import client_order, wait_for_nodes
 from fedcraft.flower.session import Session
 from fedcraft.updates import ClientId
@@ -36,6 +36,26 @@ _APP_FAILED = (
 )
 
 
+_NAME_SECONDS = 30.0
+_ASK_AGAIN = 10  # times as long as it was waited for
+_LONGEST_STEP = 3600.0
+
+
+class _Trials:
+    """The questions of one step's line search: their deadline, and who did not answer one."""
+
+    def __init__(self, patience: float) -> None:
+        self._end: float | None = None
+        self._patience = min(patience, _LONGEST_STEP)
+        self.silent: set[int] = set()
+
+    def seconds_left(self) -> float:
+        """Return what is left of the time that began with the first question."""
+        now = time.monotonic()
+        self._end = self._end or now + self._patience
+        return max(self._end - now, 0.0)
+
+
 class Post:
     """One run's conversation with its nodes.
 
@@ -49,10 +69,13 @@ class Post:
         self.session, self.settings, self.timeout = session, settings, timeout
         self._arrays_name, self._config_name = names
         self._exchange: Exchange | None = None
+        self._online: list[int] = []
         self._asked: list[int] = []
         self._answered: set[int] = set()
         self.refusals: list[Refusal] = []
         self.seconds = 0.0
+        self._trials = _Trials(self._patience)
+        self._ask_again: dict[int, float] = {}
 
     @property
     def missing(self) -> list[ClientId]:
@@ -77,7 +100,7 @@ class Post:
         ``count`` says how many of n nodes. Nodes that never spoke are asked for their client's
         number if it matters: when not all take part, and when clients have a past to go on from.
         """
-        nodes = wait_for_nodes(grid, count(0))
+        nodes = self._online = wait_for_nodes(grid, count(0))
         chosen = min(count(len(nodes)), len(nodes))
         if chosen < len(nodes) or (self.session.initial is not None and self.session.last):
             self._learn_names(grid, nodes)
@@ -91,13 +114,13 @@ class Post:
     ) -> list[Message]:
         """Return one message per node; the arrays are shared between them, not copied."""
         self._exchange, self._asked, self._answered, self.refusals = None, nodes, set(), []
+        self._trials = _Trials(self._patience)
         return [self._letter(node, kind, record, asked) for node in nodes]
 
     def exchange(self, grid: Grid, letters: Iterable[Message]) -> Exchange:
         """Send letters; iterate over the result to read the replies until the deadline."""
-        timeout = math.inf if self.timeout is None else self.timeout
         size = self.session.wire.bytes
-        self._exchange = Exchange(grid, letters, timeout=timeout, reply_bytes=size)
+        self._exchange = Exchange(grid, letters, timeout=self._patience, reply_bytes=size)
         return self._exchange
 
     def take(self, replies: Iterable[Message], take: Take) -> None:
@@ -110,44 +133,52 @@ class Post:
     def losses_at(
         self, grid: Grid, theta: Tensor, clients: Sequence[ClientId], rate: float
     ) -> list[float]:
-        """Ask clients for their loss at a trial point; NaN from those who do not answer."""
+        """Ask clients for their loss at a trial point; NaN from those who do not answer.
+
+        All trials of a step share one deadline, and who missed one is not asked again.
+        """
         node_of = {self.session.roster.client(node): node for node in self._asked}
+        nodes = [node for c in clients if (node := node_of[c]) not in self._trials.silent]
         record, asked = self.session.pack(theta), self.common(0, rate)
-        kind = f"{MessageType.QUERY}.loss"
-        exchange = self._ask(grid, [(node_of[c], kind, record, asked) for c in clients])
-        found = {
-            exchange.sender(reply): metrics_of(reply.content).get(keys.LOSS, math.nan)
-            for reply in exchange
-            if not reply.has_error()
-        }
-        return [float(found.get(node_of[client], math.nan)) for client in clients]
+        letters = [self._letter(node, f"{MessageType.QUERY}.loss", record, asked) for node in nodes]
+        exchange = Exchange(grid, letters, timeout=self._trials.seconds_left())
+        found = {exchange.sender(reply): _loss_of(reply) for reply in exchange}
+        self._trials.silent.update(exchange.missing)
+        return [found.get(node_of[client], math.nan) for client in clients]
+
+    @property
+    def _patience(self) -> float:
+        return math.inf if self.timeout is None else self.timeout
 
     def _learn_names(self, grid: Grid, nodes: Sequence[int]) -> None:
-        """Ask who is new which client it is; apps that cannot say are known by their node."""
-        roster = self.session.roster
-        new = [node for node in nodes if not roster.knows(node)]
-        exchange = self._ask(grid, [(node, MessageType.QUERY, None, {}) for node in new])
-        for reply in exchange:
-            if not reply.has_error():
-                named = _client_of(metrics_of(reply.content))
-            elif reply.error.code in _APP_FAILED:
-                named = None
-            else:
-                continue
-            roster.enter(exchange.sender(reply), named, nodes)
+        """Ask who is new which client it is; apps that cannot say are known by their node.
 
-    def _ask(
-        self, grid: Grid, questions: list[tuple[int, str, ArrayRecord | None, Mapping[str, Any]]]
-    ) -> Exchange:
-        timeout = math.inf if self.timeout is None else self.timeout
-        return Exchange(grid, [self._letter(*q) for q in questions], timeout=timeout)
+        A name is a moment's work: nobody waits long for it, nor asks a silent node over and over.
+        """
+        now, roster = time.monotonic(), self.session.roster
+        new = [n for n in nodes if not roster.knows(n) and now >= self._ask_again.get(n, now)]
+        letters = [self._letter(node, MessageType.QUERY, None, {}) for node in new]
+        exchange = Exchange(grid, letters, timeout=min(self._patience, _NAME_SECONDS))
+        for reply in exchange:
+            self._note_name(exchange.sender(reply), reply)
+        again = time.monotonic() + _ASK_AGAIN * min(self._patience, _NAME_SECONDS)
+        self._ask_again |= dict.fromkeys(exchange.missing, again)
+
+    def _note_name(self, node: int, reply: Message) -> None:
+        if reply.has_error() and reply.error.code not in _APP_FAILED:
+            return
+        roster = self.session.roster
+        try:
+            roster.enter(node, roster.admissible(node, _name_in(reply), self._online))
+        except FedcraftError as error:
+            self._refuse(Refusal(node, None, "malformed", str(error)))
 
     def _letter(
         self, node: int, kind: str, record: ArrayRecord | None, asked: Mapping[str, Any]
     ) -> Message:
         client = self.session.roster.client(node)
-        last, oldest = self.session.last.get(client, 0), self.session.oldest.get(client, 0)
-        config = ConfigRecord({**asked, keys.LAST: last, keys.OLDEST: oldest})
+        last, keep = self.session.last.get(client, 0), self.session.still_needed(client)
+        config = ConfigRecord({**asked, keys.LAST: last, keys.KEEP: keep})
         content = RecordDict({self._config_name: config})
         if record is not None:
             content[self._arrays_name] = record
@@ -165,8 +196,10 @@ class Post:
             self._refuse(Refusal(node, client, kind, reply.error.reason or "no reason given"))
             return
         try:
-            client = roster.enter(node, _client_of(metrics_of(reply.content)), self._asked)
+            named = _client_of(metrics_of(reply.content))
+            client = roster.admissible(node, named, self._online)
             take(node, client, reply)
+            roster.enter(node, client)  # what was refused changes nothing
         except NonFiniteError as error:
             self._refuse(Refusal(node, client, "nonfinite", str(error)))
         except FedcraftError as error:
@@ -177,6 +210,21 @@ class Post:
         who = "unknown" if refused.client is None else refused.client
         text = "Reply of node %d (client %s) refused, %s: %s"
         log(WARNING, text, refused.node, who, refused.kind, refused.reason)
+
+
+def _name_in(reply: Message) -> ClientId | None:
+    """Return the name in an answer; None from an app that knows nothing of the question."""
+    if reply.has_error() or len(reply.content.metric_records) != 1:
+        return None
+    return _client_of(metrics_of(reply.content))
+
+
+def _loss_of(reply: Message) -> float:
+    try:
+        return math.nan if reply.has_error() else finite(metrics_of(reply.content), keys.LOSS)
+    except FedcraftError as error:
+        log(WARNING, "Loss of node %d not read: %s", reply.metadata.src_node_id, error)
+        return math.nan
 
 
 def _client_of(metrics: Metrics) -> ClientId | None:

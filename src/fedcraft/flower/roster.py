@@ -33,16 +33,25 @@ class Roster:
         """Tell whether the node has named its client, or was asked and had none to name."""
         return node in self._clients
 
-    def enter(self, node: int, client: ClientId | None, online: Iterable[int]) -> ClientId:
-        """Note who a node says it is; a client that another node online speaks for is refused."""
+    def admissible(self, node: int, client: ClientId | None, online: Iterable[int]) -> ClientId:
+        """Return who a node says it is; nobody may change names or take that of a node online."""
         named = node if client is None else client
-        holders = {n for n, c in self._clients.items() if c == named and n != node}
+        known = self._clients.get(node, node)
+        if known not in (node, named):
+            raise InputError(f"it calls itself client {named}, but was client {known} before")
+        holders = self._holders(named) - {node}
         if holders & set(online):
             raise InputError(f"it calls itself client {named}, which is node {min(holders)}")
-        for gone in holders:
-            del self._clients[gone]
-        self._clients[node] = named
         return named
+
+    def enter(self, node: int, client: ClientId) -> None:
+        """Note who a node is, and forget the nodes that were it before."""
+        for gone in self._holders(client) - {node}:
+            del self._clients[gone]
+        self._clients[node] = client
+
+    def _holders(self, client: ClientId) -> set[int]:
+        return {node for node, held in self._clients.items() if held == client}
 
     def ordered(self, nodes: Iterable[int]) -> list[int]:
         """Return nodes in the order of their clients."""

@@ -58,6 +58,7 @@ class Rounds:
                 self._begin()
                 while self.done < self.plan.rounds:
                     self._advance(self.done + 1)
+            self.session.result.arrays = self.session.output
             self.ledger.finish(self.session.output)
             state = "finished"
         except KeyboardInterrupt:
@@ -83,7 +84,7 @@ class Rounds:
 
     def _advance(self, number: int) -> None:
         log(INFO, "[ROUND %s/%s]", number, self.plan.rounds)
-        row = self._train(number)
+        row = self._train(number) if self.strategy.fraction_train else {"clients": []}
         if self.settings.evaluates(number) and self.strategy.fraction_evaluate:
             row |= self._evaluate(number)
         self._evaluate_centrally(number)
@@ -97,7 +98,7 @@ class Rounds:
         every = self.settings.checkpoint_every
         if number == self.plan.rounds or (every and number % every == 0):
             self.ledger.save(number, self.session.state_dict())
-            self.session.oldest = dict(self.session.last)
+            self.session.note_saved(self.settings.keep_checkpoints)
 
     def _train(self, number: int) -> dict[str, Any]:
         refused: list[Refusal] = []

@@ -61,7 +61,7 @@ class Session:
         self.initial = record if objective.personal else None
         self.run_key = secrets.token_hex(8)
         self.last: dict[ClientId, int] = {}
-        self.oldest: dict[ClientId, int] = {}
+        self.saved: list[dict[ClientId, int]] = []
         self.result = Result(arrays=record)
 
     def adopt(self, record: ArrayRecord) -> None:
@@ -91,6 +91,14 @@ class Session:
         """Note that the replies that came in counted."""
         self.last.update({reply.client: round_number for reply in self.intake.accepted})
 
+    def still_needed(self, client: ClientId) -> list[int]:
+        """Return the rounds whose state of a client this run, or a checkpoint of it, builds on."""
+        return sorted({last[client] for last in (self.last, *self.saved) if client in last})
+
+    def note_saved(self, checkpoints: int) -> None:
+        """Note a checkpoint; the server keeps so many, and could go back to any of them."""
+        self.saved = [dict(self.last), *self.saved][:checkpoints]
+
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumed run needs."""
         kept = {name: array for name, array in self.others.items() if self.wire.is_kept(name)}
@@ -100,6 +108,7 @@ class Session:
             "initial": None if self.initial is None else self.wire.flatten(self.initial),
             "run_key": self.run_key,
             "last": dict(self.last),
+            "saved": self.saved,
             "history": {name: _plain(getattr(self.result, name)) for name in _HISTORY},
         }
 
@@ -115,7 +124,8 @@ class Session:
         self.others |= {name: Array(value) for name, value in state["others"].items()}
         self.initial = None if state["initial"] is None else self.pack(state["initial"])
         self.run_key = state["run_key"]
-        self.last, self.oldest = dict(state["last"]), dict(state["last"])
+        self.last = dict(state["last"])
+        self.saved = [dict(self.last), *state.get("saved", [])]
         for name in _HISTORY:
             getattr(self.result, name).update(_records(state["history"][name]))
         self.record = self.result.arrays = self.pack(self.server.theta)

@@ -169,6 +169,7 @@ class Strategy(FlowerStrategy):
         asked = {
             **post.common(server_round, self.settings.client_lr_at(server_round - 1)),
             keys.REPLY: keys.UPDATE if self.reply == "update" else keys.ARRAYS,
+            keys.LAYOUT: session.wire.digest,
             keys.REPORT_LOSS: session.server.wants_losses,
             **config,
         }

@@ -60,8 +60,8 @@ class Visit:
         row = torch.empty_like(task.theta)
         result = self.objective.train(self.model, task, row)
         if result.state is not None:
-            oldest = int(self.asked.get(keys.OLDEST, self.last))
-            self.memory.keep(number, result.state, oldest=oldest)
+            needed = self.asked.get(keys.KEEP, [self.last])
+            self.memory.keep(number, result.state, needed=map(int, needed))
         lost = result.state is not None and self.last > 0 and task.state is None
         name, arrays = self._arrays(task.theta, row, result)
         return RecordDict({name: arrays, keys.METRICS: self._report(result, lost)})
@@ -100,7 +100,9 @@ class Visit:
     def _arrays(self, theta: Tensor, row: Tensor, result: LocalResult) -> tuple[str, ArrayRecord]:
         trained = result.buffers or {}
         own = {name: trained[name] for name in self.wire.buffers}
-        if self.asked.get(keys.REPLY) == keys.UPDATE:
+        # A row says nothing of its order: without the same one on both sides, names have to.
+        same_order = self.asked.get(keys.LAYOUT, self.wire.digest) == self.wire.digest
+        if self.asked.get(keys.REPLY) == keys.UPDATE and same_order:
             return keys.UPDATE, self.wire.update_record(row, own)
         return keys.ARRAYS, self.wire.record(theta - row, self.broadcast, own)
 
@@ -146,10 +148,10 @@ class Visit:
         self.model.module.eval()
 
     def _buffers(self) -> dict[str, Tensor] | None:
-        names = [name for name, _ in self.model.module.named_buffers()]
-        if not names or any(name not in self.broadcast for name in names):
-            return None
-        return {n: torch.from_numpy(self.wire.view(self.broadcast, n).copy()) for n in names}
+        """Those of the broadcast, and the model's own where it has none (non-persistent ones)."""
+        own = dict(self.model.module.named_buffers())
+        sent = {n: self.wire.view(self.broadcast, n).copy() for n in own if n in self.broadcast}
+        return own | {name: torch.from_numpy(v) for name, v in sent.items()} if sent else None
 
     def _memory(self, recipe: Recipe, context: Context) -> Memory:
         directory = recipe.state_dir or context.node_config.get("state-dir")
