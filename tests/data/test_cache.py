@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 from fedcraft.data import load
+from fedcraft.data.cache import cached
+from fedcraft.data.decode import Arrays
 from fedcraft.errors import DataError
 
 Cifar = Callable[..., tuple[Path, np.ndarray]]
@@ -89,6 +92,60 @@ def test_cache_that_cannot_be_written_names_the_way_out(cifar: Cifar, tmp_path: 
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(DataError, match="cache=False"):
         load("cifar10", root=root, cache=tmp_path / "file" / "inside")
+
+
+def arrays() -> Arrays:
+    return Arrays(np.zeros((3, 2), np.float32), np.arange(3), None, ())
+
+
+def test_entry_another_process_finished_meanwhile_is_taken(tmp_path: Path) -> None:
+    folder = tmp_path / "entry"
+    inode = []
+
+    def build() -> Arrays:
+        cached(folder, arrays)  # the other one is faster
+        inode.append((folder / "inputs.npy").stat().st_ino)
+        return arrays()
+
+    cached(folder, build)
+    assert (folder / "inputs.npy").stat().st_ino == inode[0]
+    assert [path.name for path in tmp_path.iterdir()] == ["entry"]
+
+
+def test_entry_another_process_is_replacing_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, replace = tmp_path / "entry", os.replace
+
+    def replace_and_lose(source: Path, target: Path) -> None:
+        replace(source, target)
+        os.rename(target, tmp_path / "aside")
+        threading.Timer(0.1, os.rename, (tmp_path / "aside", target)).start()
+
+    monkeypatch.setattr(os, "replace", replace_and_lose)
+    found, _ = cached(folder, arrays)
+    np.testing.assert_array_equal(found.labels, np.arange(3))
+
+
+def test_entry_is_as_open_as_the_umask_says(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        cached(tmp_path / "entry", arrays)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "entry").stat().st_mode & 0o777 == 0o750
+
+
+def test_interrupted_caching_leaves_no_half_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(np, "save", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        cached(tmp_path / "entry", arrays)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_full_disk_while_caching_leaves_no_half_entry(

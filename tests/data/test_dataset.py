@@ -32,6 +32,12 @@ def test_channels_last_images_are_turned_around() -> None:
     np.testing.assert_array_equal(data.inputs[1, 2], pixels[1, :, :, 2])
 
 
+@pytest.mark.parametrize("option", [{"mean": [0.5]}, {"std": [2.0]}, {"scale": 16.0}])
+def test_view_of_bytes_is_refused_for_other_numbers(option: dict[str, Any]) -> None:
+    with pytest.raises(DataError, match="for uint8 inputs"):
+        from_arrays(np.ones((2, 3)), [0, 1], **option)
+
+
 def test_fingerprint_follows_content_only() -> None:
     values = np.arange(6, dtype=np.float32).reshape(3, 2)
     base = from_arrays(values, [0, 1, 0])

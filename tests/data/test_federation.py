@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,15 @@ def test_unreadable_split_is_refused(federation: Federation, tmp_path: Path, dam
         np.savez(path, about=np.array("{}"))
     with pytest.raises(DataError, match=r"split\.npz|no split"):
         Federation.load(path, federation.dataset)
+
+
+def test_split_file_is_as_open_as_the_umask_says(federation: Federation, tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        path = federation.save(tmp_path / "split.npz")
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o640
 
 
 def test_full_disk_leaves_the_old_split(

@@ -90,6 +90,7 @@ _NO_CHAINS = {
     "overlapping pooling": lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(3, 2)),
     "shared layer": lambda: nn.Sequential(_LINEAR, nn.ReLU(), _LINEAR),
     "double precision": lambda: nn.Sequential(nn.Linear(4, 2)).double(),
+    "linear on images": lambda: nn.Sequential(nn.Linear(4, 4), nn.Flatten(), nn.Linear(16, 2)),
     "buffers": lambda: nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)),
 }
 

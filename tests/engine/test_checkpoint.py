@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import shutil
+import signal
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from fedcraft.engine import run
+from fedcraft.engine import Callback, run
 from fedcraft.engine.checkpoint import Checkpoints
+from fedcraft.engine.directory import RunDirectory
+from fedcraft.engine.journal import Journal
 from fedcraft.engine.statefile import read_state, write_state
 from fedcraft.errors import CheckpointError
 from fedcraft.local import ClientData
@@ -141,6 +146,30 @@ def test_leftovers_of_a_crash_are_swept_and_never_read(tmp_path):
     assert not list(tmp_path.glob(".unfinished*"))
 
 
+def test_killed_between_two_checkpoints_of_one_round_the_old_one_is_found(tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, {"round": 1, "text": "old"})
+    child = os.fork()
+    if child == 0:
+        rename, moved = Path.rename, []
+
+        def second_is_deadly(path, target):
+            if moved:
+                os.kill(os.getpid(), signal.SIGKILL)
+            moved.append(path)
+            return rename(path, target)
+
+        monkeypatch.setattr(Path, "rename", second_is_deadly)
+        checkpoints.save(1, {"round": 1, "text": "new"})
+        os._exit(0)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert checkpoints.latest()["text"] == "old"
+    checkpoints.save(1, {"round": 1, "text": "new"})
+    assert checkpoints.latest()["text"] == "new"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["round-000001"]
+
+
 @pytest.fixture
 def small_files():
     """Let no file grow beyond 100 kB, as on a disk that is full."""
@@ -193,6 +222,61 @@ def test_a_run_on_a_full_disk_ends_with_a_clear_error_and_can_be_resumed(
     run(method("craft"), federation, big_model, choice, tmp_path / "whole")
 
     same_run(place, tmp_path / "whole")
+
+
+class _Ends(Callback):
+    def __init__(self):
+        self.seen = []
+
+    def on_end(self, state, reason):
+        self.seen.append((state, reason))
+
+
+def _full(*args, **kwargs):
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("where", ["checkpoint._write", "directory.save_model"])
+def test_a_disk_that_is_full_at_the_very_end_fails_the_run(
+    where, federation, model, settings, tmp_path, monkeypatch
+):
+    ends = _Ends()
+    owner = {"checkpoint._write": Checkpoints, "directory.save_model": RunDirectory}[where]
+    monkeypatch.setattr(owner, where.partition(".")[2], _full)
+    with pytest.raises((OSError, CheckpointError), match="No space"):
+        run(
+            method("craft"), federation, model, settings(rounds=1), tmp_path, callbacks=[ends]
+        )  # fmt: skip
+
+    assert json.loads((tmp_path / "status.json").read_text())["state"] == "failed"
+    assert [state for state, _ in ends.seen] == ["failed"]
+
+
+def test_a_disk_that_is_full_after_ctrl_c_fails_the_run(
+    federation, model, settings, tmp_path, monkeypatch
+):
+    ends = _Ends()
+    ends.on_round = lambda record: os.kill(os.getpid(), signal.SIGINT)
+    monkeypatch.setattr(Checkpoints, "_write", _full)
+    with pytest.raises(CheckpointError, match="No space"):
+        run(method("craft"), federation, model, settings(), tmp_path, callbacks=[ends])
+
+    assert json.loads((tmp_path / "status.json").read_text())["state"] == "failed"
+    assert [state for state, _ in ends.seen] == ["failed"]
+
+
+def test_callbacks_hear_of_the_end_and_of_its_cause_even_if_no_file_can_be_written(
+    federation, model, settings, tmp_path, monkeypatch
+):
+    ends = _Ends()
+    monkeypatch.setattr(Checkpoints, "_write", _full)
+    monkeypatch.setattr(Journal, "end", _full)
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        run(
+            method("craft"), federation, model, settings(rounds=1), tmp_path, callbacks=[ends]
+        )  # fmt: skip
+
+    assert [state for state, _ in ends.seen] == ["failed"]
 
 
 @pytest.fixture

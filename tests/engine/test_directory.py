@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 
 import numpy as np
 import polars
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 
 from fedcraft.data import Federation
 from fedcraft.engine import progress, run
+from fedcraft.engine.directory import RunDirectory
 from fedcraft.engine.tables import CsvTable, JsonLines
 from fedcraft.errors import CheckpointError
 from fedcraft.methods import method
@@ -83,6 +85,20 @@ def test_numbers_read_back_as_the_same_bits(tmp_path):
     frame = polars.read_csv(tmp_path / "t.csv")
     assert frame["value"].to_list() == values
     assert frame["text"][0] == 'a,"b"'
+
+
+def test_a_directory_is_free_for_others_even_if_a_file_cannot_be_closed(tmp_path, monkeypatch):
+    directory = RunDirectory(tmp_path)
+
+    def full():
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(directory.metrics, "close", full)
+    with pytest.raises(OSError, match="No space"):
+        directory.close()
+    assert directory.clients._file.closed
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(directory._lock)
 
 
 def test_json_lines_know_no_nan(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from fedcraft.data import Federation, Ragged, from_arrays
 from fedcraft.engine import Callback, Settings, TooFewClients, run
@@ -150,6 +151,66 @@ def test_a_run_can_end_in_order_when_a_client_sends_nan(federation, model, setti
     assert "finite" in ended.reason
     assert "client(s) [3]" in ended.reason
     assert bool(ended.vector.isfinite().all())
+
+
+def _poison_from(first):
+    def data(tensors, rows, client, round_index):
+        return (_Poisoned if round_index >= first else ClientData)(tensors, rows)
+
+    return data
+
+
+@pytest.mark.parametrize("good", [0, 1, 2, 3])
+def test_a_run_that_ends_on_nan_is_judged_by_its_last_whole_round(
+    good, federation, model, settings, tmp_path
+):
+    choice = settings(rounds=9, evaluate_every=2, nonfinite="stop", checkpoint_every=1)
+    options = {"client_data": _poison_from(good)}
+    ended = run(method("craft"), federation, model, choice, tmp_path, **options)
+    again = run(method("craft"), federation, model, choice, tmp_path, resume=True, **options)
+
+    for result in (ended, again):
+        assert (result.state, result.round) == ("stopped", good)
+        assert [row["round"] for row in result.metrics] == (list(range(1, good + 1)) or [0])
+        mean = result.metrics[-1]["evaluation"]["mean"]
+        assert mean == result.evaluation["mean"] == result.scores["test"].accuracy.mean()
+    if good:
+        whole = run(method("craft"), federation, model, settings(rounds=good))
+        assert ended.evaluation == whole.evaluation
+        assert ended.metrics[-1]["clients"] == whole.metrics[-1]["clients"]
+    assert (tmp_path / "clients.csv").read_text().splitlines()[-1].startswith(f"{good},")
+
+
+def test_a_run_that_diverges_ends_in_order(federation, model, settings, tmp_path):
+    wild = settings(
+        rounds=50, client_lr=1e4, server_lr=1e4, evaluate_every=0, nonfinite="stop",
+        clients_per_round=20,
+    )  # fmt: skip
+    ended = run(method("fedavg"), federation, model, wild, tmp_path)
+
+    assert ended.state == "stopped"
+    assert ended.reason.startswith("not finite")
+    assert 0 <= ended.evaluation["mean"] <= 1
+
+
+def test_a_personal_model_that_is_not_finite_is_not_kept(federation, model, settings):
+    ditto = method("ditto", local={"lam": 1e20})  # far beyond lr * lam < 2
+
+    with pytest.raises(NonFiniteError, match="state of client"):
+        run(ditto, federation, model, settings(local_epochs=3))
+
+
+def test_the_mode_a_part_was_handed_over_in_has_no_influence(federation, settings):
+    torch.manual_seed(1)
+    layers = (nn.Flatten(), nn.Linear(64, 12), nn.Dropout(0.5), nn.Tanh(), nn.Linear(12, 10))
+    module = nn.Sequential(*layers)
+    module[2].eval()
+    often, seldom = (
+        run(method("fedavg"), federation, module, settings(rounds=3, evaluate_every=every))
+        for every in (1, 3)
+    )
+
+    assert torch.equal(often.vector, seldom.vector)
 
 
 def test_a_run_stops_at_its_target(federation, model, settings):

@@ -7,8 +7,10 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 
 import pytest
+from torch.nn.functional import cross_entropy
 
 from fedcraft.data import federate, load
 from fedcraft.engine import Callback, Interrupted, run
@@ -141,6 +143,68 @@ def test_resuming_a_finished_run_changes_nothing(federation, model, settings, tm
     assert again.scores["test"].accuracy.tolist() == first.scores["test"].accuracy.tolist()
 
 
+def test_a_run_that_ends_where_it_was_resumed_leaves_its_checkpoint_alone(
+    federation, model, settings, tmp_path
+):
+    run(method("craft"), federation, model, settings(keep_checkpoints=1), tmp_path)
+    (checkpoint,) = (tmp_path / "checkpoints").iterdir()
+    before = checkpoint.stat().st_ino
+    run(method("craft"), federation, model, settings(), tmp_path, resume=True)
+
+    assert checkpoint.stat().st_ino == before
+
+
+def test_an_evaluated_start_is_written_once(federation, model, settings, tmp_path, same_run):
+    choice = settings(rounds=3, evaluate_first=True)
+    run(method("craft"), federation, model, choice, tmp_path / "whole")
+    stop = _At(0, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(Interrupted):
+        run(method("craft"), federation, model, choice, tmp_path / "torn", callbacks=[stop])
+    run(method("craft"), federation, model, choice, tmp_path / "torn", resume=True)
+
+    same_run(tmp_path / "torn", tmp_path / "whole")
+
+
+_OWN_LOSS = """
+import sys
+from functools import partial
+from torch.nn.functional import cross_entropy
+from fedcraft.data import federate, load
+from fedcraft.engine import Settings, run
+from fedcraft.local import local_objective
+from fedcraft.methods import method
+from fedcraft.models import build
+
+def soft(outputs, labels, smoothing=0.1):
+    return cross_entropy(outputs, labels, label_smoothing=smoothing)
+
+class Soft:
+    def __init__(self, smoothing):
+        self.smoothing = smoothing
+
+    def __call__(self, outputs, labels):
+        return soft(outputs, labels, self.smoothing)
+
+inner = local_objective("plain", loss=partial(soft, smoothing=0.2))
+data = federate(load("digits"), "iid", clients=4, seed=1)
+model = build("mlp", input_shape=data.dataset.input_shape, classes=10, hidden=(4,), seed=1)
+chosen = method("ditto", local={"loss": Soft(0.1), "inner": inner})
+settings = Settings(rounds=int(sys.argv[2]), clients_per_round=2, executor="serial")
+print(run(chosen, data, model, settings, sys.argv[1], resume=True).round)
+"""
+
+
+def test_a_loss_of_ones_own_is_known_again_by_another_process(tmp_path):
+    for rounds in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", _OWN_LOSS, tmp_path, rounds],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stdout.strip() == rounds, done.stderr
+
+
 def test_a_run_that_stopped_stays_stopped(federation, model, settings, tmp_path):
     choice = settings(rounds=60, evaluate_every=2, target_accuracy=0.3)
     stopped = run(method("craft"), federation, model, choice, tmp_path)
@@ -165,6 +229,28 @@ def test_other_settings_are_refused_by_name(federation, model, settings, tmp_pat
         run(method("craft"), federation, model, settings(client_lr=0.2), tmp_path, resume=True)
     with pytest.raises(CheckpointError, match=r"aggregator was 'craft', is 'average'"):
         run(method("fedavg"), federation, model, settings(), tmp_path, resume=True)
+
+
+def test_another_loss_is_refused(federation, model, settings, tmp_path):
+    run(method("fedavg", local={"loss": _mild}), federation, model, settings(rounds=1), tmp_path)
+
+    with pytest.raises(CheckpointError, match=r"local was .*_mild\)', is .*_milder\)'"):
+        run(
+            method("fedavg", local={"loss": _milder}),
+            federation,
+            model,
+            settings(),
+            tmp_path,
+            resume=True,
+        )
+
+
+def _mild(outputs, labels):
+    return cross_entropy(outputs, labels, label_smoothing=0.1)
+
+
+def _milder(outputs, labels):
+    return cross_entropy(outputs, labels, label_smoothing=0.2)
 
 
 def test_another_model_is_refused(federation, model, settings, tmp_path):

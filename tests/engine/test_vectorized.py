@@ -9,7 +9,7 @@ from torch import nn
 from fedcraft.engine import executors, run
 from fedcraft.engine.batched import BatchedModule, batched_model
 from fedcraft.engine.group import Group
-from fedcraft.errors import ConfigError
+from fedcraft.errors import ClientError, ConfigError
 from fedcraft.local import ClientData, LocalTask, SeedAddress, local_objective
 from fedcraft.methods import method
 from fedcraft.models.flat import FlatModel
@@ -93,6 +93,29 @@ def test_auto_takes_what_the_calibration_shows_to_be_faster(
         monkeypatch.setattr(executors, "_faster_in_groups", lambda *_, answer=faster: answer)
         long = settings(rounds=20, executor="auto", workers=1)
         assert run(method("fedavg"), federation, model, long).executor == expected
+
+
+@pytest.mark.parametrize("mu", [10.0, 30.0])
+def test_a_pull_too_strong_for_groups_is_left_to_single_clients(mu, federation, model, settings):
+    """FedProx allows client_lr * mu up to 2, a group less than 1, at any rate of the run."""
+    strong, rate = method("fedprox", local={"mu": mu}), {"client_lr": 0.05, "lr_decay": 1.05}
+    choice = {"rounds": 20, "workers": 1, **rate}
+
+    assert run(strong, federation, model, settings(executor="auto", **choice)).executor == "serial"
+    with pytest.raises(ConfigError, match=r"client_lr \* mu < 1"):
+        run(strong, federation, model, settings(executor="vectorized", **choice))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_group_that_fails_is_called_a_group(workers, federation, model, settings):
+    choice = settings(executor="vectorized", workers=workers)
+
+    with pytest.raises(ClientError, match="a group of clients failed in round 1"):
+        run(method("fedavg"), federation, model, choice, client_data=_unreadable)
+
+
+def _unreadable(tensors, rows, client, round_index):
+    raise ZeroDivisionError(f"client {client} cannot read its disk")
 
 
 def test_the_calibration_finds_small_models_faster_side_by_side(federation, model, settings):

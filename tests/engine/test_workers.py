@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import subprocess
+import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +15,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedcraft.engine import Callback, WorkerError, run
+from fedcraft.engine import Callback, Interrupted, WorkerError, run
+from fedcraft.engine.sampling import draw_clients
 from fedcraft.errors import ClientError
 from fedcraft.local import ClientData
 from fedcraft.methods import method
@@ -22,15 +26,23 @@ def _children():
     return Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
 
 
+def _ended(pid):
+    """Tell whether a child is dead, be it still a zombie."""
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+
+
 class _Assassin(Callback):
     """Kills a worker between rounds, as the kernel does when memory runs out."""
 
-    def __init__(self, rounds):
-        self.rounds = rounds
+    def __init__(self, rounds, *, patient=False):
+        self.rounds, self.patient = rounds, patient
 
     def on_round(self, record):
         if record["round"] in self.rounds:
-            os.kill(int(_children()[-1]), signal.SIGKILL)
+            victim = _children()[-1]
+            os.kill(int(victim), signal.SIGKILL)
+            while self.patient and not _ended(victim):
+                time.sleep(0.001)
 
 
 def _suicidal(flag, tensors, rows, client, round_index):
@@ -48,6 +60,79 @@ def test_workers_killed_between_rounds_are_replaced(federation, model, settings,
     )
 
     same_bits(attacked, run(method("ditto+craft"), federation, model, settings(rounds=5)))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_found_dead_when_a_round_begins_is_replaced(
+    workers, federation, model, settings, same_bits
+):
+    choice = settings(rounds=5, executor="processes", workers=workers)
+    assassin = _Assassin({1, 2, 4}, patient=True)
+    attacked = run(method("ditto+craft"), federation, model, choice, callbacks=[assassin])
+
+    same_bits(attacked, run(method("ditto+craft"), federation, model, settings(rounds=5)))
+
+
+def test_a_sigterm_to_the_whole_group_is_the_servers_to_answer(
+    federation, model, settings, tmp_path
+):
+    strangers, survivors = set(_children()), []
+
+    def terminated(asked, clients, index):
+        if index == 2:
+            workers = [pid for pid in _children() if pid not in strangers]
+            for pid in (*workers, os.getpid()):
+                os.kill(int(pid), signal.SIGTERM)
+            time.sleep(0.1)
+            survivors.extend(not _ended(pid) for pid in workers)
+        return draw_clients(asked, clients, index)
+
+    choice = settings(executor="processes", workers=2, checkpoint_every=0)
+    with pytest.raises(Interrupted) as caught:
+        run(method("craft"), federation, model, choice, tmp_path, sampler=terminated)
+
+    assert survivors == [True, True]
+    assert caught.value.round == 2
+    assert (tmp_path / "checkpoints/round-000002").is_dir()
+
+
+_FORGETFUL = """
+import threading
+from fedcraft.data import federate, load
+from fedcraft.engine import Callback, Settings, run
+from fedcraft.methods import method
+from fedcraft.models import build
+
+data = federate(load("digits"), "iid", clients=4, seed=1)
+model = build("mlp", input_shape=data.dataset.input_shape, classes=10, hidden=(4,))
+choice = Settings(rounds=10**6, clients_per_round=2, executor="processes", workers=2)
+begun = threading.Event()
+
+class Begun(Callback):
+    def on_round(self, record):
+        begun.set()
+
+work = lambda: run(method("fedavg"), data, model, choice, callbacks=[Begun()])
+threading.Thread(target=work, daemon=True).start()
+begun.wait()
+"""
+
+
+def test_a_program_that_ends_in_the_middle_of_a_run_takes_its_workers_along():
+    # It would wait for them for ever: they ignore the SIGTERM that Python ends daemons with.
+    subprocess.run([sys.executable, "-c", _FORGETFUL], timeout=100, check=True)
+
+
+def _unready(*args, **kwargs):
+    raise ZeroDivisionError("no bench today")
+
+
+def test_a_worker_that_cannot_start_says_why(federation, model, settings, monkeypatch, capfd):
+    monkeypatch.setattr("fedcraft.engine.worker.Bench", _unready)
+    with pytest.raises(WorkerError, match="exit code 1"):
+        run(method("fedavg"), federation, model, settings(executor="processes", workers=2))
+
+    assert "no bench today" in capfd.readouterr().err
 
 
 def test_a_worker_killed_in_a_round_is_replaced_and_its_clients_run_again(

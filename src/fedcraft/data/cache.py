@@ -2,7 +2,8 @@
 
 A cache entry is a folder of ``.npy`` files and a ``meta.json`` with each file's size, time stamp
 and SHA-256. While size and time stamp still match, the content is trusted; if not, it is hashed
-again, and an entry that fails is thrown away and built anew.
+again, and an entry that fails is thrown away and built anew. Several processes may build the same
+entry at once: the first to finish wins, and the others take what it wrote.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import shutil
-import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,8 @@ from fedcraft.errors import DataError
 __all__ = ["cache_folder", "cached", "key_of"]
 
 _FORMAT = 1
+_ATTEMPTS = 20
+_PAUSE = 0.05  # seconds; between two processes' renames lies far less
 
 
 def cache_folder(cache: str | Path | bool | None) -> Path | None:
@@ -58,15 +62,17 @@ def cached(folder: Path, build: Callable[[], Arrays]) -> tuple[Arrays, str]:
             f"the decoded data cannot be cached in {folder.parent} ({error}); name another folder "
             "by cache= or FEDCRAFT_CACHE, or pass cache=False to keep them in memory only"
         ) from error
-    written = _read(folder)
+    written = _read_patiently(folder)
     if written is None:
         raise DataError(f"the cache entry {folder} cannot be read back right after it was written")
     return written
 
 
 def _write(folder: Path, arrays: Arrays) -> None:
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
+    # Not mkdtemp, whose folders nobody else may read: the entry is for all whom the umask lets in.
+    temporary = folder.with_name(f".{folder.name}-{secrets.token_hex(8)}")
     try:
+        temporary.mkdir()
         named: list[tuple[str, NDArray[Any] | None]] = list(
             zip(("inputs", "labels", "owners"), arrays[:3], strict=True)
         )
@@ -78,12 +84,20 @@ def _write(folder: Path, arrays: Arrays) -> None:
             "files": files,
         }
         (temporary / "meta.json").write_text(json.dumps(meta))
-        shutil.rmtree(folder, ignore_errors=True)
+        _publish(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _publish(temporary: Path, folder: Path) -> None:
+    """Rename, unless another process has finished the same entry: then theirs is as good."""
+    if _read(folder) is not None:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
         os.replace(temporary, folder)
     except OSError:
-        shutil.rmtree(temporary, ignore_errors=True)
-        # Another process may have finished the same entry in between: then theirs is as good.
-        if _read(folder) is None:
+        if _read_patiently(folder) is None:
             raise
 
 
@@ -114,6 +128,16 @@ def _read(folder: Path) -> tuple[Arrays, str] | None:
         return made, str(meta["fingerprint"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _read_patiently(folder: Path) -> tuple[Arrays, str] | None:
+    """Read an entry that another process may be about to replace by its own."""
+    for _ in range(_ATTEMPTS):
+        found = _read(folder)
+        if found is not None:
+            return found
+        time.sleep(_PAUSE)
+    return None
 
 
 def _open(path: Path, seen: dict[str, Any]) -> NDArray[Any]:

@@ -15,6 +15,7 @@ from fedcraft.errors import DataError
 __all__ = ["AUGMENTATIONS", "Dataset", "from_arrays", "from_torch"]
 
 AUGMENTATIONS = ("none", "crop-flip")
+_NO_VIEW = ((0.0,), (1.0,), 255.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,9 +24,10 @@ class Dataset:
 
     ``inputs`` is ``(n, channels, height, width)`` or ``(n, features)``, the layout torch wants, as
     uint8 or float32. uint8 is shown to a network as ``(x / scale - mean) / std`` per channel;
-    float32 is taken as it is. ``owners`` holds the natural client of each sample as 0, 1, ...,
-    and ``owner_names`` what they are called in the source. ``fingerprint`` is the SHA-256 of the
-    content: two data sets with the same one hold the same samples in the same order.
+    float32 is taken as it is, and refused with any of the three. ``owners`` holds the natural
+    client of each sample as 0, 1, ..., and ``owner_names`` what they are called in the source.
+    ``fingerprint`` is the SHA-256 of the content: two data sets with the same one hold the same
+    samples in the same order.
     """
 
     inputs: NDArray[Any]
@@ -102,8 +104,9 @@ def from_arrays(
     """Make a data set of your own arrays.
 
     ``inputs`` may be uint8 (kept, and scaled batch by batch) or any other number type (made
-    float32). ``owners`` may hold any ids, numbers or strings. ``classes`` defaults to the largest
-    label plus one. Images are ``(n, c, h, w)``, or ``(n, h, w, c)`` with ``channels_last=True``.
+    float32 and shown as it is, so ``mean``, ``std`` and ``scale`` are refused with it). ``owners``
+    may hold any ids, numbers or strings. ``classes`` defaults to the largest label plus one. Images
+    are ``(n, c, h, w)``, or ``(n, h, w, c)`` with ``channels_last=True``.
 
     >>> data = from_arrays([[0.0, 1.0], [2.0, 3.0]], [0, 1], owners=["ann", "bob"])
     >>> data.input_shape, data.classes, data.owner_names
@@ -222,3 +225,8 @@ def _check_view(data: Dataset) -> None:
     is_image = data.inputs.ndim == 4 and data.inputs.dtype == np.uint8
     if data.augmentation == "crop-flip" and not is_image:
         raise DataError("augmentation 'crop-flip' needs uint8 images of shape (n, c, h, w)")
+    if data.inputs.dtype != np.uint8 and (data.mean, data.std, data.scale) != _NO_VIEW:
+        raise DataError(
+            "mean, std and scale are for uint8 inputs, but these are float32, which a network sees "
+            "as they are; standardise them first"
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import secrets
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,16 @@ _ABOUT = {"hash": str, "dataset": str, "fingerprint": str, "clients": int, "move
 def write(path: Path, arrays: dict[str, NDArray[np.int64]], about: dict[str, Any]) -> Path:
     """Write to a temporary file beside ``path``, then rename: a reader never sees half a split."""
     text = json.dumps({"format": _FORMAT, **about})
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+    # Not mkstemp, whose files nobody else may read: a split is as open as the umask says.
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:
             np.savez(file, **{"about": np.array(text), **arrays})  # type: ignore[arg-type]
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise
     return path
 

@@ -24,7 +24,8 @@ class Bench:
 
     def __init__(self, job: Job, desk: Desk) -> None:
         self.job, self.desk = job, desk
-        self.model = scratch_model(copy.deepcopy(job.module))
+        # Later only the root is asked for its mode: a part handed over in another must not stay so.
+        self.model = scratch_model(copy.deepcopy(job.module).train())
         self._group: Group | None = None
         self._shards: dict[tuple[str, ...], list[Shard]] = {}
 

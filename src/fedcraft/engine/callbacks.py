@@ -37,7 +37,10 @@ class Callback:
         """Called once, before the first round of this process."""
 
     def on_round(self, record: Mapping[str, Any]) -> None:
-        """Called after every round, its evaluation included."""
+        """Called after every round, its evaluation included.
+
+        A run that ends on NaN calls it once more for its last round, if that was not evaluated.
+        """
 
     def on_evaluate(self, round_number: int, scores: Mapping[str, Scores]) -> None:
         """Called after an evaluation of all clients, with every client's numbers by split."""

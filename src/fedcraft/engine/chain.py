@@ -148,6 +148,8 @@ def chain_of(module: nn.Module) -> list[Link] | None:
     once = len({id(layer) for layer in layers}) == len(layers)
     if len(known) != len(links) or not (whole and trainable and once and owned):
         return None
+    if _linear_on_images(known):
+        return None
     _relu_in_place(known)
     return _pool_before_relu(known)
 
@@ -204,6 +206,13 @@ def _hooked(layer: nn.Module) -> bool:
         or layer._backward_hooks
         or hasattr(layer, "parametrizations")
     )
+
+
+def _linear_on_images(links: list[Link]) -> bool:
+    """Tell whether a linear layer comes before the last one for images: ours takes rows alone."""
+    kinds = [type(link) for link in links]
+    first = kinds.index(_Linear) if _Linear in kinds else len(kinds)
+    return any(kind in (_Convolution, _Pool, _Flatten) for kind in kinds[first:])
 
 
 def _relu_in_place(links: list[Link]) -> None:

@@ -21,6 +21,7 @@ __all__ = ["Checkpoints"]
 Accept = Callable[[dict[str, Any]], None]
 _PREFIX = "round-"
 _TEMPORARY = ".unfinished-"
+_REPLACED = ".replaced-"
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class Checkpoints:
         ``accept`` may look further, at files the checkpoint names, and raise ``CheckpointError``.
         None if the run has no checkpoint; ``CheckpointError`` if it has some and none is good.
         """
+        self._restore()
         problems = []
         for round_number in reversed(self.rounds()):
             try:
@@ -95,6 +97,7 @@ class Checkpoints:
 
     def _write(self, target: Path, state: Mapping[str, Any]) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
+        self._restore()
         self._sweep()
         temporary = self.directory / f"{_TEMPORARY}{target.name}-{os.getpid()}"
         try:
@@ -102,12 +105,14 @@ class Checkpoints:
             write_state(temporary, state)
             sync_directory(temporary)
             if target.exists():
-                shutil.rmtree(target)
+                target.rename(self.directory / f"{_REPLACED}{target.name}")
             temporary.rename(target)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
+            self._restore()
             raise
         sync_directory(self.directory)
+        self._restore()
 
     def _prune(self) -> None:
         for round_number in self.rounds()[: -self.keep]:
@@ -115,6 +120,15 @@ class Checkpoints:
             doomed = self.directory / f"{_TEMPORARY}{round_number}"
             self.path(round_number).rename(doomed)
             shutil.rmtree(doomed)
+
+    def _restore(self) -> None:
+        """Put a checkpoint back that was moved aside for a new one, unless that one came."""
+        for aside in self.directory.glob(f"{_REPLACED}*"):
+            target = self.directory / aside.name.removeprefix(_REPLACED)
+            if target.exists():
+                shutil.rmtree(aside)
+            else:
+                aside.rename(target)
 
     def _sweep(self) -> None:
         for entry in self.directory.iterdir():

@@ -50,9 +50,9 @@ class SerialCrew:
             try:
                 self._bench.do(command, unit)
             except Exception as error:
-                raise client_error(
-                    traceback.format_exc(), self._bench.subject(command, unit), command.round
-                ) from error
+                subject = self._bench.subject(command, unit)
+                text = traceback.format_exc()
+                raise client_error(text, subject, command.round, command.kind) from error
 
     def pids(self) -> list[int]:
         return []
@@ -61,7 +61,10 @@ class SerialCrew:
         pass
 
 
-def client_error(text: str, client: int | None, round_index: int) -> ClientError:
+def client_error(
+    text: str, client: int | None, round_index: int, kind: str = "evaluate"
+) -> ClientError:
     """Return the error of a client's own code: its traceback first, then who and when."""
-    whom = "an evaluation shard" if client is None else f"client {client}"
+    several = "a group of clients" if kind == "group" else "an evaluation shard"
+    whom = several if client is None else f"client {client}"
     return ClientError(f"{text.rstrip()}\n\n{whom} failed in round {round_index + 1}")

@@ -8,6 +8,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -109,10 +110,11 @@ class RunDirectory:
         self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}\n")
 
     def close(self) -> None:
-        """Close the files and let others in."""
-        for table in (*self._tables().values(), self._log):
-            table.close()
-        os.close(self._lock)
+        """Close the files and let others in, even if some cannot be closed in order."""
+        with ExitStack() as stack:
+            stack.callback(os.close, self._lock)
+            for table in (*self._tables().values(), self._log):
+                stack.callback(table.close)
 
     def _tables(self) -> dict[str, Table]:
         return {"metrics": self.metrics, "clients": self.clients, "conflicts": self.conflicts}

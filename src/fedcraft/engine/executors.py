@@ -44,17 +44,18 @@ def resolve(settings: Settings, job: Job, desk: Desk, remembered: str | None) ->
     that to be clearly faster; a resumed run keeps the one it began with. Only the choice between
     serial and processes is without influence on the bits: name the executor to be sure of them.
     """
-    if settings.executor == "vectorized" and not _can_group(job):
+    if settings.executor == "vectorized" and not _can_group(settings, job):
         raise ConfigError(
-            "executor: 'vectorized' takes plain or proximal SGD with cross-entropy on a sequence "
-            "of linear layers (on CUDA: on any module without buffers), which this run is not; "
-            "use 'processes'"
+            "executor: 'vectorized' takes plain or proximal SGD (client_lr * mu < 1) with "
+            "cross-entropy on a sequence of linear layers (on CUDA: on any module without "
+            "buffers), which this run is not; use 'processes'"
         )
     if settings.executor != "auto":
         return settings.executor
     if remembered is not None:
         return remembered
-    if settings.rounds >= _SHORT_RUN and _can_group(job) and _faster_in_groups(settings, job, desk):
+    worth_a_try = settings.rounds >= _SHORT_RUN and _can_group(settings, job)
+    if worth_a_try and _faster_in_groups(settings, job, desk):
         return "vectorized"
     return "processes" if settings.worker_count > 1 else "serial"
 
@@ -73,8 +74,11 @@ def hire(
     return ProcessCrew(job, desk, settings.worker_count, halted, settings.start_method)
 
 
-def _can_group(job: Job) -> bool:
-    return group_of(job.objective, job.module, job.device) is not None
+def _can_group(settings: Settings, job: Job) -> bool:
+    # The rate falls or rises with every round, so its largest value is at one of the ends.
+    lr = max(settings.client_lr_at(index) for index in (0, settings.rounds - 1))
+    pull = lr * getattr(job.objective, "mu", 0.0)
+    return pull < 1 and group_of(job.objective, job.module, job.device) is not None
 
 
 def _faster_in_groups(settings: Settings, job: Job, desk: Desk) -> bool:

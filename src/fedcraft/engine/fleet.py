@@ -42,13 +42,13 @@ class Trained:
 
     @property
     def finite(self) -> NDArray[np.bool_]:
-        """Tell whose update, and loss where it was asked for, is finite."""
+        """Tell whose update, kept state, and loss where it was asked for, is finite."""
         losses = self.column("loss") if self.with_losses else np.zeros(len(self.clients))
         finite = np.isfinite(losses)
         # A finite sum proves a row finite; an infinite one may be an overflow, so look again.
         for row in np.flatnonzero(~np.isfinite(self.column("total"))):
             finite[row] &= bool(self.updates[row].isfinite().all())
-        return finite
+        return np.asarray(finite & [_all_finite(state or {}) for state in self.states])
 
     def select(self, mask: NDArray[np.bool_]) -> Trained:
         """Return the clients under the mask."""
@@ -197,6 +197,10 @@ def _means(
     tested = sizes > 0
     counts = sizes[tested]
     return Scores(clients[tested], loss[tested] / counts, correct[tested] / counts, counts)
+
+
+def _all_finite(content: Mapping[str, Tensor]) -> bool:
+    return all(bool(value.isfinite().all()) for value in content.values())
 
 
 def _kept(content: Mapping[str, Tensor] | None) -> dict[str, Tensor] | None:

@@ -38,7 +38,8 @@ class Journal:
         keep = settings.keep_checkpoints
         self.directory = None if path is None else RunDirectory(path, keep_checkpoints=keep)
         self.rows: list[dict[str, Any]] = []
-        self.scores: dict[str, Scores] = {}
+        self._scores: dict[str, Scores] = {}
+        self._scored = -1
         self._indices: dict[int, StateIndex] = {}
         self._checkpointed = -1
         self._last_checkpoint = self._last_status = time.monotonic()
@@ -54,11 +55,14 @@ class Journal:
         if self.directory is None:
             return None
         state = self.directory.checkpoints.latest(self._accept)
-        if state is not None and state["split_hash"] != split_hash:
+        if state is None:
+            return None
+        if state["split_hash"] != split_hash:
             raise CheckpointError(
                 f"{self.directory.path}: its checkpoints belong to another split of the data "
                 f"({state['split_hash'][:12]}, now {split_hash[:12]}); nothing was changed"
             )
+        self._checkpointed = state["round"]
         return state
 
     def _accept(self, state: Mapping[str, Any]) -> None:
@@ -88,8 +92,10 @@ class Journal:
         )
 
     def add_round(self, row: dict[str, Any], certificate: Certificate | None) -> None:
-        """Write one round to the tables."""
+        """Write one round to the tables; of two rows of one round the later counts."""
         number = row["round"]
+        if self.rows and self.rows[-1]["round"] == number:
+            self.rows.pop()
         self.rows.append(plain(row))
         if self.directory is None:
             return
@@ -102,9 +108,13 @@ class Journal:
 
     def add_scores(self, round_number: int, scores: dict[str, Scores]) -> None:
         """Write one evaluation of all clients."""
-        self.scores = scores
+        self._scores, self._scored = scores, round_number
         if self.directory is not None:
             self.directory.write_scores(round_number, scores)
+
+    def scores_of(self, round_number: int) -> dict[str, Scores] | None:
+        """Return the scores of a round if they are the last ones this process has seen."""
+        return self._scores if self._scored == round_number else None
 
     def checkpoint_due(self, round_number: int) -> bool:
         """Tell whether a checkpoint should follow this round."""
@@ -169,4 +179,5 @@ class Journal:
 
 
 def _read_rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return list({row["round"]: row for row in rows}.values())

@@ -24,6 +24,8 @@ from fedcraft.metrics.fairness import summarise
 
 __all__ = ["Loop", "TooFewClients"]
 
+_START: Mapping[str, Any] = {"round": 0, "clients": [], "dropped": []}
+
 
 class TooFewClients(FedcraftError, RuntimeError):
     """Fewer clients than ``min_clients`` are left in a round."""
@@ -57,7 +59,7 @@ class Loop:
 
         ``Halt`` leaves the loop at the end of the last whole round.
         """
-        if self.round == 0 and self.settings.evaluates(0):
+        if not self.journal.rows and self.settings.evaluates(0):
             self._begin_row()
         while self.round < self.settings.rounds and not self.reason:
             if self._halted():
@@ -91,8 +93,19 @@ class Loop:
 
     def _begin_row(self) -> None:
         """Evaluate theta_0: round 0 of the tables."""
-        row: dict[str, Any] = {"round": 0, "clients": [], "dropped": []}
-        self._evaluate_into(row)
+        row = dict(_START)
+        self._score_into(row)
+        self._close_row(row, None)
+
+    def _stop_short(self, reason: str) -> None:
+        """End at the last whole round, whose row is written again if it was not evaluated."""
+        self.reason = reason
+        row = dict(self.journal.rows[-1] if self.journal.rows else _START)
+        if "evaluation" in row:
+            return
+        self._meter.give_back(row.pop("seconds", {}))
+        row.pop("peak_memory_mb", None)
+        self._score_into(row)
         self._close_row(row, None)
 
     def _advance(self) -> None:
@@ -105,7 +118,7 @@ class Loop:
         except NonFiniteError as error:
             if self.settings.nonfinite != "stop":
                 raise
-            self.reason = f"not finite: {error}"
+            self._stop_short(f"not finite: {error}")
             return
         self.round = index + 1
         row = self._row(trained, sorted([*drawn.absent.tolist(), *dropped]), lr, step)
@@ -130,8 +143,8 @@ class Loop:
         bad: list[int] = trained.clients[~finite].tolist()
         if bad and self.settings.nonfinite != "drop":
             raise NonFiniteError(
-                f"round {self.round + 1}: NaN or Inf in the update or loss of client(s) {bad}; "
-                "lower client_lr, or set nonfinite to 'drop' or 'stop'"
+                f"round {self.round + 1}: NaN or Inf in the update, loss or state of client(s) "
+                f"{bad}; lower client_lr, or set nonfinite to 'drop' or 'stop'"
             )
         self._require_clients(int(finite.sum()))
         return trained.select(finite), bad
@@ -171,14 +184,18 @@ class Loop:
         return row if step.length is None else {**row, "step_length": step.length}
 
     def _evaluate_into(self, row: dict[str, Any]) -> None:
+        """Evaluate theta_t, and see whether that ends the run."""
+        self._score_into(row)
+        mean = row["evaluation"].get("mean")
+        if mean is not None:
+            self.reason = self.stopping.after_evaluation(mean) or self.reason
+
+    def _score_into(self, row: dict[str, Any]) -> None:
         with self._meter.phase("evaluate"):
             scores = self.evaluate()
             row["evaluation"] = _summary(scores)
         self.journal.add_scores(self.round, scores)
         self.callback.on_evaluate(self.round, scores)
-        mean = row["evaluation"].get("mean")
-        if self.round and mean is not None:
-            self.reason = self.stopping.after_evaluation(mean) or self.reason
 
     def _close_row(self, row: dict[str, Any], certificate: Certificate | None) -> None:
         peak = self._gauge.peak(self.fleet.crew.pids())

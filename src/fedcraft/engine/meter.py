@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,6 +33,11 @@ class Meter:
     def idle(self, workers: int, busy: float) -> None:
         """Note the mean idle time of a worker in the training phase (part of ``train``)."""
         self.seconds["idle"] = max(0.0, self.seconds["train"] - busy / workers)
+
+    def give_back(self, seconds: Mapping[str, float]) -> None:
+        """Count seconds in that were taken before."""
+        for name, value in seconds.items():
+            self.seconds[name] += value
 
     def take(self) -> dict[str, float]:
         """Return the seconds since the last call, rounded to microseconds, and start anew."""

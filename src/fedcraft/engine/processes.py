@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import multiprocessing
 import selectors
@@ -64,6 +65,7 @@ class ProcessCrew:
             self._context.set_forkserver_preload(["fedcraft.engine.worker"])
         self._selector = selectors.DefaultSelector()
         self._workers: list[_Worker] = []
+        atexit.register(self.close)  # workers ignore the SIGTERM that Python ends daemons with
         try:
             for _ in range(size):
                 self._hire()
@@ -81,7 +83,7 @@ class ProcessCrew:
             dead, errors = self._phase(command, places)
             if errors:
                 client, text = min(errors, key=lambda error: (error[0] is None, error[0]))
-                raise client_error(text, client, command.round)
+                raise client_error(text, client, command.round, command.kind)
             deaths += len(dead)
             self._replace(dead, deaths)
             done = self._desk.done[:places]
@@ -92,6 +94,7 @@ class ProcessCrew:
 
     def close(self) -> None:
         """Close the pipes, which ends idle workers, and kill the busy ones."""
+        atexit.unregister(self.close)
         for worker in self._workers:
             worker.connection.close()
         deadline = time.monotonic() + 0.5
@@ -122,6 +125,7 @@ class ProcessCrew:
                 waiting.add(worker)
             except OSError:
                 dead.append(worker)
+                self._selector.unregister(worker.connection)
         while waiting:
             if command.voidable and self._halted():
                 self._abandon(waiting)

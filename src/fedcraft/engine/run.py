@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from fedcraft.engine.callbacks import Callback, Callbacks, RunInfo
 from fedcraft.engine.crew import Halt
 from fedcraft.engine.executors import device_of, hire, resolve
 from fedcraft.engine.fleet import Fleet
+from fedcraft.engine.identity import signature
 from fedcraft.engine.interrupt import Interrupted, interruptible
 from fedcraft.engine.job import SPLITS, DataSource, Desk, Job, own_order, shards
 from fedcraft.engine.journal import Journal
@@ -96,7 +97,7 @@ class _Setup:
         model_id = f"{self.theta.numel()} parameters, {zlib.crc32(shapes.encode()):08x}"
         self.identity = {
             **settings.identity(),
-            **{name: str(part) for name, part in parts.items()},
+            **{name: signature(part) for name, part in parts.items()},
             "model": model_id,
         }
         buffers = {name: value.clone() for name, value in module.named_buffers()}
@@ -172,24 +173,35 @@ class _Setup:
     def carry_out(self, loop: Loop) -> Result:
         """Run the loop to its end, whatever that is, and say so everywhere."""
         try:
+            result = self._complete(loop)
+        except Interrupted:
+            self._end(loop, "interrupted", "by the user")
+            raise
+        except BaseException as error:
+            with suppress(OSError):  # a full disk: what filled it says more
+                self._end(loop, "failed", f"{type(error).__name__}: {error}".splitlines()[0])
+            raise
+        self._end(loop, result.state, loop.reason)
+        return result
+
+    def _complete(self, loop: Loop) -> Result:
+        """Run the loop and write what it leaves behind; after Ctrl-C, a checkpoint."""
+        try:
             state = loop.run()
         except Halt:
             loop.save()
-            self._end(loop, "interrupted", "by the user")
             where = loop.journal.directory
             raise Interrupted(loop.round, None if where is None else where.path) from None
-        except BaseException as error:
-            self._end(loop, "failed", f"{type(error).__name__}: {error}".splitlines()[0])
-            raise
         loop.save()
         result = self._result(loop, state)
         loop.journal.save_model(result.tensors)
-        self._end(loop, state, loop.reason)
         return result
 
     def _end(self, loop: Loop, state: str, reason: str) -> None:
-        loop.journal.end(state, reason, loop.round)
-        loop.callback.on_end(state, reason)
+        try:
+            loop.journal.end(state, reason, loop.round)
+        finally:
+            loop.callback.on_end(state, reason)
 
     def _result(self, loop: Loop, state: str) -> Result:
         vector = loop.server.output
@@ -200,7 +212,7 @@ class _Setup:
             vector=vector,
             tensors={**self.layout.unflatten(vector), **(loop.server.buffers or {})},
             metrics=loop.journal.rows,
-            scores=loop.journal.scores or loop.evaluate(),
+            scores=loop.journal.scores_of(loop.round) or loop.evaluate(),
             executor=self.executor,
             directory=None if loop.journal.directory is None else loop.journal.directory.path,
         )

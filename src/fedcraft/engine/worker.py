@@ -30,17 +30,21 @@ def work(
     """
     for other in foreign:
         other.close()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which closes the pipe
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # they are for the parent, which closes the pipe
     one_thread()
+    code = 0
     try:
         own = job.unpack() if isinstance(job, Portable) else job
         _serve(Bench(own, desk), desk, connection)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass
+    except BaseException:
+        traceback.print_exc()
+        code = 1
     finally:
         # Not sys.exit: what the parent had in its buffers at the fork is not ours to flush.
-        os._exit(0)
+        os._exit(code)
 
 
 def encode(command: Command, units: int) -> bytes:

@@ -9,7 +9,6 @@ from fedcraft.local.base import (
     Loss,
     SeedAddress,
 )
-from fedcraft.local.sgd import decayed_rate
 from fedcraft.local.store import ClientStates, StateIndex
 from fedcraft.local.table import OBJECTIVES, local_objective, register
 
@@ -24,7 +23,6 @@ __all__ = [
     "Loss",
     "SeedAddress",
     "StateIndex",
-    "decayed_rate",
     "local_objective",
     "register",
 ]

@@ -69,9 +69,14 @@ class PerFedAvg(LocalObjective):
     def _curvature(
         self, model: FlatModel, stand: Tensor, direction: Tensor, batch: Batch
     ) -> Tensor:
-        """Return the Hessian at ``stand`` times ``direction``, by central differences."""
-        sides = []
+        """Return the Hessian at ``stand`` times ``direction``, by central differences.
+
+        Both sides draw the same dropout masks: the difference of two masks, divided by delta,
+        would drown the curvature.
+        """
+        sides, masks = [], torch.get_rng_state()
         for delta in (self.delta, -self.delta):
+            torch.set_rng_state(masks)
             torch.add(stand, direction, alpha=delta, out=model.vector)
             sides.append(self._slopes(model, batch)[1])
         return (sides[0] - sides[1]) / (2 * self.delta)
