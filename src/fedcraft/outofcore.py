@@ -3,8 +3,12 @@
 Only the m x m geometry is kept; the data are read in pieces: once for the Gram matrices, once for
 the products with the last step, once for the weighted sum that is written to ``out``. A rule whose
 work goes through its cohort's methods (average, config, craft, ...) gives the same result as in
-memory. The last step is remembered as the file it was written to: keep that file until the next
-round is done.
+memory, with one exception: where float64 updates nearly depend on each other, memory has the
+singular values of the rows themselves, files only their Gram matrix, which knows squares. There
+singular values below about 2 sqrt(m eps) = 3e-8 sqrt(m) of the largest are taken for zero, not
+those below max(m, d_q) eps: such rows may count as dependent on disk and not in memory, and the
+certificate's rank says which. The last step is remembered as the file it was written to: keep that
+file until the next round is done.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from torch import Tensor
 from fedcraft.aggregators import Aggregator, Step
 from fedcraft.aggregators.cohort import Cohort, RoundInput, Vector, without_nonfinite
 from fedcraft.errors import InputError
+from fedcraft.linalg import finite_products
 from fedcraft.updates import ClientId, Grouping, Layout
 
 __all__ = ["DiskVector", "aggregate_files"]
@@ -32,6 +37,7 @@ __all__ = ["DiskVector", "aggregate_files"]
 _DTYPES = {"F32": torch.float32, "F64": torch.float64}
 _HEADER_BYTES = 8
 _BYTES_PER_MB = 2**20
+_CANCELLING = 100  # times shorter than its terms: two of float32's seven digits
 
 
 def aggregate_files(
@@ -66,8 +72,7 @@ def aggregate_files(
     cohort = FileCohort(
         **given.fields(), rows=tuple(rows), out=Path(out), budget=budget_mb * _BYTES_PER_MB
     )
-    finite = torch.isfinite(cohort.square_norms.sum(0))
-    kept = without_nonfinite(cohort, finite, drop=aggregator.nonfinite == "drop")
+    kept = without_nonfinite(cohort, drop=aggregator.nonfinite == "drop")
     try:
         return aggregator.aggregate_cohort(kept)
     except (NotImplementedError, RuntimeError, TypeError, AttributeError) as error:
@@ -109,17 +114,36 @@ class FileCohort(Cohort):
 
     @cached_property
     def grams(self) -> Tensor:
+        return finite_products(self._grams)
+
+    @cached_property
+    def _grams(self) -> Tensor:
+        """The Gram matrices before any check: a row with NaN or Inf shows on their diagonal."""
         return torch.stack([self._gram(layer) for layer in range(len(self.layout))])
 
-    def _gram(self, layer: int, dtype: torch.dtype | None = None) -> Tensor:
+    def _gram(self, layer: int) -> Tensor:
         gram = torch.zeros(self.size, self.size, dtype=torch.float64)
         for start, stop in self._pieces(layer):
-            block = self._block(start, stop).to(dtype or self.matrix.dtype)
+            block = self._block(start, stop)
+            gram += block @ block.T
+        if self.matrix.dtype == torch.float64 or bool(torch.isfinite(gram).all()):
+            return gram
+        return self.precise_gram(layer)  # squares of huge rows overflow
+
+    def precise_gram(self, layer: int) -> Tensor:
+        gram = torch.zeros(self.size, self.size, dtype=torch.float64)
+        for start, stop in self._pieces(layer):
+            block = self._block(start, stop).to(torch.float64)
             gram += block @ block.T
         return gram
 
-    def precise_gram(self, layer: int) -> Tensor:
-        return self._gram(layer, torch.float64)
+    def finite_rows(self) -> Tensor:
+        squares = torch.diagonal(self._grams, dim1=1, dim2=2)
+        finite = torch.isfinite(squares).all(dim=0)
+        for row in torch.nonzero(~finite).flatten().tolist():  # or its square overflows
+            pieces = (self.rows[row].read(start, stop) for _, start, stop in self._all_pieces())
+            finite[row] = all(bool(torch.isfinite(piece).all()) for piece in pieces)
+        return finite
 
     def average_dots(self) -> Tensor:
         return self.grams @ self.weights
@@ -129,12 +153,20 @@ class FileCohort(Cohort):
         return torch.diagonal(self.grams, dim1=1, dim2=2).clone()
 
     def dots(self, vector: Vector) -> Tensor:
-        return torch.stack([self.layer_dots(q, vector) for q in range(len(self.layout))])
+        layers = range(len(self.layout))
+        return finite_products(torch.stack([self._quick_dots(q, vector) for q in layers]))
+
+    def _quick_dots(self, layer: int, vector: Vector) -> Tensor:
+        dots = torch.zeros(self.size, dtype=torch.float64)
+        for start, stop in self._pieces(layer):
+            dots += self._block(start, stop) @ _read(vector, start, stop)
+        return dots if bool(torch.isfinite(dots).all()) else self.layer_dots(layer, vector)
 
     def layer_dots(self, layer: int, vector: Vector) -> Tensor:
         dots = torch.zeros(self.size, dtype=torch.float64)
         for start, stop in self._pieces(layer):
-            dots += self._block(start, stop) @ _read(vector, start, stop)
+            part = _read(vector, start, stop).to(torch.float64)
+            dots += self._block(start, stop).to(torch.float64) @ part
         return dots
 
     def lengths(self, vector: Vector) -> Tensor:
@@ -150,16 +182,31 @@ class FileCohort(Cohort):
     def combine(
         self, coefficients: Tensor, base: Vector = None, base_scale: Tensor | None = None
     ) -> Vector:
-        weights = coefficients.expand(len(self.layout), -1).to(self.matrix.dtype)
+        rows = coefficients.expand(len(self.layout), -1)
+        dtypes = [torch.float64 if c else self.matrix.dtype for c in self._cancels(rows).tolist()]
 
         def pieces() -> Iterator[Tensor]:
             for layer, start, stop in self._all_pieces():
-                piece = self._block(start, stop).T @ weights[layer]
+                block = self._block(start, stop).to(dtypes[layer])
+                piece = block.T @ rows[layer].to(dtypes[layer])
                 if base is not None and base_scale is not None:
                     piece.add_(_read(base, start, stop), alpha=float(base_scale[layer]))
-                yield piece
+                yield piece.to(self.matrix.dtype)
 
         return self._write(self.out, pieces())
+
+    def _cancels(self, rows: Tensor) -> Tensor:
+        """Where sum_i c_i x_i is too short beside its terms for float32, (Q,) bool."""
+        terms = (rows.abs() * self.square_norms.sqrt()).sum(-1)
+        squares = (rows.unsqueeze(1) @ self.grams @ rows.unsqueeze(-1)).flatten()
+        return terms > _CANCELLING * squares.clamp(min=0).sqrt()
+
+    def rescaled(self, vector: Vector, factors: Tensor) -> Vector:
+        pieces = (
+            _read(vector, start, stop) * float(factors[layer])
+            for layer, start, stop in self._all_pieces()
+        )
+        return self._write(self.out, pieces)
 
     def scaled(
         self, vector: Vector, factors: Tensor, other: Vector = None, other_factor: float = 0.0

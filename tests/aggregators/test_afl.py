@@ -124,3 +124,9 @@ def test_the_iterate_average_continues_from_its_state():
 def test_impossible_parameters_are_refused(name, value):
     with pytest.raises(InputError, match=name):
         aggregator("afl", **{name: value})
+
+
+def test_an_enormous_loss_takes_the_whole_mixture():
+    rule = aggregator("afl", gamma=0.1)
+    rule.aggregate(np.eye(2), losses=[1e20, 1.0])
+    assert [rule.mixture[client] for client in (0, 1)] == [1.0, 0.0]

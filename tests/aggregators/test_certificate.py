@@ -89,3 +89,26 @@ def test_an_update_too_short_to_have_a_direction_is_in_conflict_with_nothing(rul
 
 def test_certify_false_saves_the_work():
     assert fedcraft.aggregator("average", certify=False).aggregate(np.eye(2)).certificate is None
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_product_that_should_vanish_is_no_conflict_whatever_its_sign(dtype):
+    eps = float(np.finfo(dtype).eps)
+    for below, conflicts in ((-2 * eps, 0), (-40 * eps, 1)):
+        updates = np.array([[1.0, 0.0], [2 * below, 1.0]], dtype=dtype)
+        step = fedcraft.aggregator("average").aggregate(updates, weights=[1, 0])
+        certificate = step.certificate
+        assert float(certificate.overall_alignment[1]) < 0
+        assert int(certificate.conflicts_after[0]) == conflicts
+        assert certificate.overall_conflicts_after == conflicts
+        assert certificate.overall_conflicts_average == conflicts
+        assert len(certificate.conflicting_clients()) == conflicts
+        assert certificate.conflict_free == (conflicts == 0)
+
+
+def test_an_average_that_is_all_rounding_goes_against_nobody():
+    rng = np.random.default_rng(3)
+    rows = rng.normal(size=(3, 50)).astype(np.float32)
+    updates = np.vstack([rows, -rows.sum(axis=0, dtype=np.float32)])
+    certificate = fedcraft.aggregator("craft").aggregate(updates).certificate
+    assert certificate.overall_conflicts_average == 0

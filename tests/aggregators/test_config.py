@@ -70,3 +70,16 @@ def test_an_antipodal_pair_with_equal_weights_stays_put():
 def test_an_unknown_meaning_is_named():
     with pytest.raises(InputError, match="meaning"):
         fedcraft.aggregator("config", meaning="fourth")
+
+
+@pytest.mark.parametrize("delta", [1e-4, 3e-5])
+def test_the_original_length_is_that_of_the_vector_where_clients_are_nearly_copies(delta):
+    rng = torch.Generator().manual_seed(0)
+    rows = torch.randn(4, 20, generator=rng, dtype=torch.float64)
+    rows[1] = rows[0] + delta * torch.randn(20, generator=rng, dtype=torch.float64)
+    updates = rows.float()
+    step = fedcraft.aggregator("config", meaning="original").aggregate(updates)
+    units = torch.nn.functional.normalize(updates.double(), dim=1)
+    along = torch.linalg.pinv(units) @ torch.ones(4, dtype=torch.float64)
+    expected = (updates.double() @ along).sum() * along / along.square().sum()
+    torch.testing.assert_close(step.direction.double(), expected, rtol=0, atol=2e-7 / delta)

@@ -33,6 +33,19 @@ def rounds(name):
         yield data[f"r{t}_updates"], arguments, data[f"r{t}_agg"]
 
 
+def near_copies(delta, dtype=torch.float32, dimension=20):
+    """Four rows of full rank, the second within ``delta`` of the first: targets can be met."""
+    rng = torch.Generator().manual_seed(0)
+    rows = torch.randn(4, dimension, generator=rng, dtype=torch.float64)
+    aside = torch.randn(dimension, generator=rng, dtype=torch.float64)
+    rows = torch.nn.functional.normalize(rows, dim=1)
+    rows[1] = rows[0] + delta * aside / aside.norm()
+    return (0.01 * torch.nn.functional.normalize(rows, dim=1)).to(dtype)
+
+
+NEAR_WEIGHTS = [1, 3, 2, 2]
+
+
 def relative_error(found, expected):
     return np.abs(found - expected).max() / max(np.abs(expected).max(), 1e-300)
 
@@ -164,6 +177,58 @@ def test_clipping_bounds_every_layer_and_reports_what_it_costs():
         assert np.linalg.norm(clipped.direction[block]) == pytest.approx(0.1)
     assert float(free.certificate.residual.max()) < 1e-10
     assert float(clipped.certificate.residual.min()) > 1e-2
+
+
+@pytest.mark.parametrize("delta", [1e-2, 1e-4, 3e-5])
+def test_clipping_holds_where_clients_are_nearly_copies(delta):
+    craft = fedcraft.aggregator("craft", clip=1.0)
+    step = craft.aggregate(near_copies(delta), weights=NEAR_WEIGHTS)
+    assert float(step.direction.norm()) == pytest.approx(1.0, rel=1e-6)
+    assert step.certificate.update_norm == pytest.approx(1.0, rel=1e-6)
+    assert torch.equal(craft.state_dict()["reference"], step.direction)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("delta", [1e-2, 1e-4, 3e-5, 1e-5])
+def test_targets_are_met_as_well_as_by_the_pseudo_inverse_of_near_copies(delta, dtype):
+    updates = near_copies(delta, dtype)
+    units = torch.nn.functional.normalize(updates.double(), dim=1)
+    rho = torch.tensor(NEAR_WEIGHTS, dtype=torch.float64) / 8
+    craft = fedcraft.aggregator("craft", eps=0.0)
+    for anchor in (torch.zeros(20, dtype=torch.float64), torch.full((20,), 20**-0.5).double()):
+        if anchor.any():
+            craft.load_state_dict({"reference": anchor.to(dtype), "rule": "Craft"})
+        step = craft.aggregate(updates, weights=NEAR_WEIGHTS)
+        direction = step.direction.double()
+        rounding = torch.finfo(dtype).eps * float(direction.norm())
+        assert float((units @ direction - rho).abs().max()) <= 4 * rounding
+        assert step.certificate.conflict_free
+        assert int(step.certificate.rank[0]) == 4
+        move = torch.linalg.vector_norm(direction - anchor)
+        assert float(step.certificate.correction_norm[0]) == pytest.approx(float(move), rel=1e-5)
+
+
+@pytest.mark.parametrize("constraint", ["equal", "at_least"])
+def test_rank_counts_independent_clients_whatever_the_constraint(constraint):
+    craft = fedcraft.aggregator("craft", constraint=constraint)
+    copies = np.vstack([np.eye(3), np.eye(3)[:1]])
+    ranks = [int(craft.aggregate(updates).certificate.rank[0]) for updates in 2 * [np.eye(3)]]
+    assert [*ranks, int(craft.aggregate(copies).certificate.rank[0])] == [3, 3, 3]
+
+
+def test_a_client_whose_raw_update_is_taken_has_corrected_nothing():
+    craft = fedcraft.aggregator("craft", released_code=True)
+    craft.aggregate(np.eye(2))
+    step = craft.aggregate(np.array([[0.0, 5.0], [0.0, 0.0]]))
+    np.testing.assert_array_equal(step.direction, [0.0, 5.0])
+    assert float(step.certificate.correction_norm[0]) == 0.0
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan, -1.0])
+def test_a_callable_target_that_no_step_can_reach_is_an_error(bad):
+    craft = fedcraft.aggregator("craft", target=lambda cohort: torch.tensor([1.0, bad]))
+    with pytest.raises(InputError, match="target: expected 2 finite numbers"):
+        craft.aggregate(np.eye(2))
 
 
 @pytest.mark.parametrize(

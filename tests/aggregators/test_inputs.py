@@ -80,6 +80,42 @@ def test_a_finite_row_whose_sum_overflows_is_not_called_nonfinite():
     assert np.isfinite(fedcraft.aggregator("craft").aggregate(big).direction).all()
 
 
+@pytest.mark.parametrize(
+    ("rule", "params"),
+    [
+        ("average", {}),
+        ("layer_momentum", {}),
+        ("config", {"meaning": "original", "by_layer": True}),
+        ("craft", {}),
+    ],
+)
+def test_float32_rows_whose_squares_overflow_are_as_good_as_short_ones(rule, params):
+    rng = np.random.default_rng(5)
+    updates = rng.normal(size=(4, 30)).astype(np.float32)
+    updates[3, :10] = updates[0, :10]  # a layer that is not trusted
+    far, near = (fedcraft.aggregator(rule, **params) for _ in range(2))
+    for _ in range(2):  # the second round has a reference
+        huge = far.aggregate(updates * np.float32(2.0**70), layers=[10, 20])
+        plain = near.aggregate(updates, layers=[10, 20])
+        torch.testing.assert_close(
+            huge.certificate.cosine, plain.certificate.cosine, atol=1e-5, rtol=1e-4
+        )
+        along = huge.direction / np.abs(huge.direction).max()
+        expected = plain.direction / np.abs(plain.direction).max()
+        np.testing.assert_allclose(along, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("rule", ["average", "layer_momentum", "craft"])
+def test_rows_too_long_even_for_float64_are_an_error_not_nan(rule):
+    with pytest.raises(NonFiniteError, match="overflow"):
+        fedcraft.aggregator(rule).aggregate(1e200 * GOOD)
+
+
+def test_weights_whose_sum_overflows_are_still_shares():
+    found = fedcraft.aggregator("average").aggregate(GOOD, weights=[1e308, 1e308, 1e308])
+    np.testing.assert_allclose(found.direction, GOOD.mean(axis=0))
+
+
 def test_an_unknown_rule_suggests_the_nearest():
     with pytest.raises(InputError, match="did you mean 'craft'"):
         fedcraft.aggregator("crafd")

@@ -9,8 +9,8 @@ import pytest
 import torch
 from scipy.optimize import minimize, nnls
 
-from fedcraft.errors import InputError
-from fedcraft.linalg.minnorm import min_norm_weights
+from fedcraft.errors import FedcraftError, InputError
+from fedcraft.linalg.minnorm import _descend, _problem, min_norm_weights
 
 
 def _weights(rows, lower=None, upper=None):
@@ -159,3 +159,20 @@ def test_bounds_that_leave_no_point_are_refused():
         _weights(np.eye(2), [0.0, 0.0], [0.4, 0.4])
     with pytest.raises(InputError, match="gram"):
         min_norm_weights(torch.zeros(2, 3))
+
+
+def test_the_descent_leaves_a_bound_at_the_first_corner():
+    problem = _problem(torch.eye(3, dtype=torch.float64), None, None)
+    found = _descend(problem, np.array([0.0, 0.5, 0.5]))
+    np.testing.assert_allclose(found, np.full(3, 1 / 3))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [(0, 0), (0, 1)])
+def test_what_is_not_a_gram_matrix_is_refused(bad, place):
+    gram = torch.eye(3, dtype=torch.float64)
+    gram[place] = bad
+    with pytest.raises(FedcraftError, match="NaN or Inf"):
+        min_norm_weights(gram)
+    with pytest.raises(FedcraftError, match="not a Gram matrix"):
+        min_norm_weights(-torch.eye(3))

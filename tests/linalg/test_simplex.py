@@ -37,3 +37,9 @@ def test_no_point_of_the_simplex_is_closer(values):
 def test_points_of_the_simplex_stay():
     point = torch.tensor([0.2, 0.0, 0.8], dtype=torch.float64)
     torch.testing.assert_close(project_simplex(point), point)
+
+
+@pytest.mark.parametrize("huge", [1e16, 1e300])
+def test_a_huge_entry_takes_all(huge):
+    found = project_simplex(torch.tensor([huge, 1.0, 2.0], dtype=torch.float64))
+    assert found.tolist() == [1.0, 0.0, 0.0]

@@ -199,3 +199,32 @@ def test_impossible_settings_are_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         run(problem, **options)
+
+
+@pytest.mark.parametrize("steps", [2, np.int64(2), [2, 2, 2], np.array([2, 2, 2])])
+def test_steps_may_be_any_kind_of_whole_number(problem: LogisticProblem, steps: Any) -> None:
+    assert run(problem, rounds=1, steps=steps).measured.steps == [2, 2, 2]
+
+
+class Bowls:
+    """f_i = ||theta - a_i||^2 / 2: the quotient of assumption A.1 is 1 everywhere, like its L."""
+
+    dimension, smoothness, gradient_bound, lower_bound = 4, 1.0, 1e3, 0.0
+    weights = np.array([0.2, 0.3, 0.5])
+    centres = np.random.default_rng(0).normal(size=(3, 4))
+
+    def value(self, client: int, theta: Any) -> float:
+        return float(np.square(theta - self.centres[client]).sum()) / 2
+
+    def gradient(self, client: int, theta: Any) -> Any:
+        return theta - self.centres[client]
+
+    def block_smoothness(self, block: slice) -> float:
+        return 1.0
+
+
+@pytest.mark.parametrize("layers", [None, [2, 2]])
+@pytest.mark.parametrize("eta_l", [1e-10, 1e-8, 1e-3])
+def test_a_quotient_of_two_roundings_breaks_no_assumption(layers: Any, eta_l: float) -> None:
+    report = run(Bowls(), eta_l=eta_l, eta_g=0.01, layers=layers, start=np.full(4, 0.1))
+    assert report.violations == (), str(report)

@@ -16,6 +16,8 @@ __all__ = ["MEASURABLE", "Certificate", "Correction", "certify"]
 MEASURABLE = 1e-6
 """The shortest row that has a direction; CRAFT's default tau."""
 
+_ROUNDINGS = 16  # a product this many eps times its factors below zero is not rounding
+
 
 @dataclass(frozen=True)
 class Correction:
@@ -34,8 +36,9 @@ class Certificate:
 
     ``alignment[q, i]`` is <u_i^q, g^q> with the unit update u_i; ``cosine`` divides by ||g^q||.
     A client is in conflict when <g_i, g> < 0 (section 3.2), unless its update is too short to have
-    a direction: only rows of the numerical active set (appendix B.3) are counted. Zero rows have
-    alignment 0.
+    a direction: only rows of the numerical active set (appendix B.3) are counted. "< 0" means a
+    cosine below -``rounding``, 16 eps of the updates' dtype: a product that should vanish has a
+    sign too. Zero rows have alignment 0.
     """
 
     client_ids: tuple[ClientId, ...]
@@ -56,6 +59,7 @@ class Certificate:
     correction_norm: Tensor
     update_norm: float
     dropped: tuple[ClientId, ...] = ()
+    rounding: float = 0.0
 
     @property
     def conflict_free(self) -> bool:
@@ -64,7 +68,7 @@ class Certificate:
 
     def conflicting_clients(self) -> tuple[ClientId, ...]:
         """Name the clients whose update points against the whole step."""
-        against = (self.overall_alignment < 0) & self.active.any(dim=0)
+        against = (self.overall_cosine < -self.rounding) & self.active.any(dim=0)
         return tuple(self.client_ids[i] for i in torch.nonzero(against).flatten().tolist())
 
     def rows(self) -> list[dict[str, Any]]:
@@ -114,16 +118,22 @@ def certify(
 ) -> Certificate:
     """Build a certificate from <x_i^q, g^q> (Q, m) and ||g^q||^2 (Q,).
 
-    Without a correction (rules that do not project) residual, rank and correction are zero.
+    ``reference_dots`` (Q, m) are products with a reference whose layers have length one. Without a
+    correction (rules that do not project) residual, rank and correction are zero.
     """
     layer_norms = cohort.square_norms.sqrt()
     alignment = _safe_divide(dots, layer_norms)
     overall = _safe_divide(dots.sum(0), cohort.square_norms.sum(0).sqrt())
     length = float(square_lengths.sum().sqrt())
-    average = cohort.average_dots()
+    # The average is a rounded sum: its products are as rough as those with its longest term.
+    average, terms = cohort.average_dots(), (layer_norms @ cohort.weights).square()
     reference = torch.zeros_like(dots) if reference_dots is None else reference_dots
     plain = correction or _no_correction(layer_norms)
-    active, someone = plain.active, plain.active.any(dim=0)
+    rounding = _ROUNDINGS * torch.finfo(cohort.matrix.dtype).eps
+    judge = _Judge(cohort.square_norms, plain.active, rounding)
+    before, overall_before = judge.conflicts(average, terms)
+    start, overall_start = judge.conflicts(reference, torch.ones_like(square_lengths))
+    after, overall_after = judge.conflicts(dots, square_lengths)
     return Certificate(
         client_ids=cohort.client_ids,
         layers=cohort.layout.names,
@@ -131,19 +141,38 @@ def certify(
         cosine=_safe_divide(alignment, square_lengths.sqrt().unsqueeze(-1)),
         overall_alignment=overall,
         overall_cosine=_safe_divide(overall, torch.as_tensor(length, dtype=overall.dtype)),
-        conflicts_average=(active & (average < 0)).sum(-1),
-        conflicts_reference=(active & (reference < 0)).sum(-1),
-        conflicts_after=(active & (dots < 0)).sum(-1),
-        overall_conflicts_average=int((someone & (average.sum(0) < 0)).sum()),
-        overall_conflicts_reference=int((someone & (reference.sum(0) < 0)).sum()),
-        overall_conflicts_after=int((someone & (dots.sum(0) < 0)).sum()),
-        active=active,
+        conflicts_average=before,
+        conflicts_reference=start,
+        conflicts_after=after,
+        overall_conflicts_average=overall_before,
+        overall_conflicts_reference=overall_start,
+        overall_conflicts_after=overall_after,
+        active=plain.active,
         residual=_residual(alignment, correction),
         rank=plain.rank,
         correction_norm=plain.norm,
         update_norm=length,
         dropped=cohort.dropped,
+        rounding=rounding,
     )
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Counts the clients that a vector goes against by more than rounding."""
+
+    squares: Tensor  # (Q, m): ||x_i^q||^2
+    active: Tensor  # (Q, m) bool
+    rounding: float
+
+    def conflicts(self, dots: Tensor, square_lengths: Tensor) -> tuple[Tensor, int]:
+        """Count by layer and for the whole model, given <x_i^q, v^q> and ||v^q||^2."""
+        layers = self._against(dots, self.squares, square_lengths.unsqueeze(-1)) & self.active
+        whole = self._against(dots.sum(0), self.squares.sum(0), square_lengths.sum())
+        return layers.sum(-1), int((whole & self.active.any(dim=0)).sum())
+
+    def _against(self, dots: Tensor, squares: Tensor, square_length: Tensor) -> Tensor:
+        return dots < -self.rounding * squares.sqrt() * square_length.sqrt()
 
 
 def _of_the_active(values: Tensor, active: Tensor) -> Tensor:

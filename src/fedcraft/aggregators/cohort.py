@@ -85,16 +85,22 @@ class Cohort:
         return block_dots(self.matrix, vector.to(self.matrix), self.layout.slices)
 
     def layer_dots(self, layer: int, vector: Vector) -> Tensor:
-        """<x_i^q, v^q> for one layer, (m,) float64."""
-        block = self.layout.slices[layer]
-        return torch.mv(self.matrix[:, block], vector[block].to(self.matrix)).to(
-            "cpu", torch.float64
-        )
+        """<x_i^q, v^q> for one layer, (m,), multiplied in float64."""
+        part = vector[self.layout.slices[layer]].to("cpu", torch.float64)
+        return torch.mv(self.block(layer), part)
 
     def layer_length(self, layer: int, vector: Vector) -> float:
         """||v^q|| for one layer."""
         part = vector[self.layout.slices[layer]]
         return float(torch.linalg.vector_norm(part, dtype=torch.float64))
+
+    def finite_rows(self) -> Tensor:
+        """Which updates hold neither NaN nor Inf, (m,) bool."""
+        # A row's sum is finite unless an entry is not or the sum overflows: only then look closer.
+        finite = torch.isfinite(self.matrix.sum(dim=1)).cpu()
+        for row in torch.nonzero(~finite).flatten().tolist():
+            finite[row] = bool(torch.isfinite(self.matrix[row]).all())
+        return finite
 
     def average_dots(self) -> Tensor:
         """<x_i^q, a^q> with a the weighted average, (Q, m) float64."""
@@ -109,6 +115,13 @@ class Cohort:
             part.to(torch.float64) for part in torch.split_with_sizes(vector, self.layout.sizes)
         ]
         return torch.stack([torch.dot(part, part) for part in parts]).sqrt().to("cpu")
+
+    def rescaled(self, vector: Vector, factors: Tensor) -> Vector:
+        """f[q] v^q by layer, in the place of v: for a direction that is still being made."""
+        for block, factor in zip(self.layout.slices, factors.tolist(), strict=True):
+            if factor != 1:
+                vector[block] *= factor
+        return vector
 
     def scaled(
         self, vector: Vector, factors: Tensor, other: Vector = None, other_factor: float = 0.0
@@ -157,8 +170,7 @@ class RoundInput:
 
     def check(self, *, drop_nonfinite: bool) -> Cohort:
         """Return the cohort these arguments describe, or say what is wrong with them."""
-        cohort = Cohort(**self.fields())
-        return without_nonfinite(cohort, _finite_rows(cohort), drop=drop_nonfinite)
+        return without_nonfinite(Cohort(**self.fields()), drop=drop_nonfinite)
 
     def fields(self) -> dict[str, Any]:
         """Return the cohort's fields, each checked but for NaN and Inf in the rows."""
@@ -245,6 +257,9 @@ def _weights(values: Numbers, count: int) -> Tensor:
     total = weights.sum()
     if total == 0:
         raise InputError("weights: they are all zero; leave them out for equal weights")
+    if not bool(torch.isfinite(total)):
+        weights = weights / weights.max()
+        total = weights.sum()
     return weights / total
 
 
@@ -260,19 +275,12 @@ def _client_lr(value: float | None) -> float | None:
     return float(value)
 
 
-def _finite_rows(cohort: Cohort) -> Tensor:
-    # A row's sum is finite unless an entry is not or the sum overflows: only then look closer.
-    finite = torch.isfinite(cohort.matrix.sum(dim=1)).cpu()
-    for row in torch.nonzero(~finite).flatten().tolist():
-        finite[row] = bool(torch.isfinite(cohort.matrix[row]).all())
+def without_nonfinite(cohort: Cohort, *, drop: bool) -> Cohort:
+    """Return the cohort without clients whose update or report holds NaN or Inf, or raise."""
+    finite = cohort.finite_rows()
     for values in (cohort.losses, cohort.steps):
         if values is not None:
             finite &= torch.isfinite(values)
-    return finite
-
-
-def without_nonfinite(cohort: Cohort, finite: Tensor, *, drop: bool) -> Cohort:
-    """Return the cohort without the rows that are not ``finite``, or raise."""
     if bool(finite.all()):
         return cohort
     bad = tuple(i for i, ok in zip(cohort.client_ids, finite.tolist(), strict=True) if not ok)

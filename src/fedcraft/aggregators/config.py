@@ -59,17 +59,17 @@ class ConFIG(Aggregator):
         solution = project(
             scope, self._targets(cohort), nothing, tau=0.0, eps=0.0, renormalise=False
         )
-        rows = solution.rows
-        dots = (scope.grams @ rows.unsqueeze(-1)).squeeze(-1)
+        direction = scope.combine(solution.rows)
+        dots = (scope.grams @ solution.rows.unsqueeze(-1)).squeeze(-1)
+        square = (solution.rows * dots).sum(-1)
+        solution.complete(scope, direction, dots, square)
         if self.meaning == "original":
-            factor = _projection_length(rows, dots)
-            rows, dots = rows * factor, dots * factor
+            factor = _projection_length(dots, square)
+            direction = scope.rescaled(direction, factor)
+            dots = dots * factor.unsqueeze(-1)
         correction = Correction(
             solution.targets, solution.active, solution.rank, solution.correction_norm
         )
-        direction = scope.combine(rows)
-        for layer in torch.nonzero(~solution.trusted).flatten().tolist():
-            dots[layer] = scope.layer_dots(layer, direction)
         if scope is cohort:
             return Outcome(direction, dots, correction=correction if self._meets_targets else None)
         return Outcome(direction)
@@ -89,8 +89,6 @@ def _whole(cohort: Cohort) -> Cohort:
     return replace(cohort, layout=Layout.whole(cohort.dimension))
 
 
-def _projection_length(rows: Tensor, dots: Tensor) -> Tensor:
+def _projection_length(dots: Tensor, square: Tensor) -> Tensor:
     """(sum_i <g_i, v>) / ||v||^2 by layer, zero where v = 0."""
-    square = (rows * dots).sum(-1, keepdim=True)
-    total = dots.sum(-1, keepdim=True)
-    return torch.where(square > 0, total / torch.where(square > 0, square, 1), 0)
+    return torch.where(square > 0, dots.sum(-1) / torch.where(square > 0, square, 1), 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -76,7 +76,7 @@ class Craft(Aggregator):
 
     def _direction(self, cohort: Cohort) -> Outcome:
         reference = self._recall(cohort)
-        solution = project(
+        projected = project(
             cohort,
             self._targets(cohort),
             reference.dots,
@@ -84,16 +84,16 @@ class Craft(Aggregator):
             eps=self.eps,
             constraint=self.constraint,
         )
-        rows, keep = self._special_layers(cohort, solution)
+        solution, keep = self._special_layers(cohort, projected)
+        rows = solution.rows
+        direction = cohort.combine(rows, reference.vector, reference.scale * keep)
         dots = (cohort.grams @ rows.unsqueeze(-1)).squeeze(-1) + reference.dots * keep.unsqueeze(-1)
         square = _square_lengths(rows, keep, dots, reference)
-        shrink = self._shrinkage(square)
-        rows, keep, dots = rows * shrink.unsqueeze(-1), keep * shrink, dots * shrink.unsqueeze(-1)
-        direction = cohort.combine(rows, reference.vector, reference.scale * keep)
-        square = square * shrink.square()
-        for layer in torch.nonzero(~solution.trusted).flatten().tolist():  # large coefficients:
-            dots[layer] = cohort.layer_dots(layer, direction)  # measure what is not exact
-            square[layer] = cohort.layer_length(layer, direction) ** 2
+        solution.complete(cohort, direction, dots, square)
+        if self.clip is not None:
+            shrink = (self.clip / square.clamp(min=_TINY).sqrt()).clamp(max=1)
+            direction = cohort.rescaled(direction, shrink)
+            dots, square = dots * shrink.unsqueeze(-1), square * shrink.square()
         self._remember(cohort, direction)
         correction = Correction(
             solution.targets,
@@ -110,29 +110,30 @@ class Craft(Aggregator):
         if self.target == "uniform":
             return torch.full_like(cohort.weights, 1 / cohort.size)
         targets = torch.as_tensor(self.target(cohort), dtype=torch.float64)
-        if targets.shape != cohort.weights.shape or not bool((targets >= 0).all()):
+        possible = (targets >= 0) & torch.isfinite(targets)
+        if targets.shape != cohort.weights.shape or not bool(possible.all()):
             raise InputError(
                 f"target: expected {cohort.size} finite numbers >= 0 from the callable, "
                 f"found {targets.tolist()}"
             )
         return targets
 
-    def _shrinkage(self, square: Tensor) -> Tensor:
-        """Return the factor by layer that brings ||g^q|| down to ``clip``."""
-        if self.clip is None:
-            return torch.ones_like(square)
-        return (self.clip / square.clamp(min=_TINY).sqrt()).clamp(max=1)
-
-    def _special_layers(self, cohort: Cohort, solution: Projection) -> tuple[Tensor, Tensor]:
-        """Return the rows and the share of the reference where the projection does not apply."""
+    def _special_layers(self, cohort: Cohort, solution: Projection) -> tuple[Projection, Tensor]:
+        """Replace the projection where it does not apply; return it and the reference's share."""
         usable = solution.active.sum(-1)
-        keep = (usable > 0).to(torch.float64)
         if not self.released_code:
             # Nobody moved this layer measurably: take the plain average, small by definition.
-            return torch.where(usable.unsqueeze(-1) > 0, solution.rows, cohort.weights), keep
+            rows = torch.where(usable.unsqueeze(-1) > 0, solution.rows, cohort.weights)
+            return replace(solution, rows=rows), (usable > 0).to(torch.float64)
         single = usable == 1
         raw = solution.active.to(torch.float64)
-        return torch.where(single.unsqueeze(-1), raw, solution.rows), keep * ~single
+        alone = replace(
+            solution,
+            rows=torch.where(single.unsqueeze(-1), raw, solution.rows),
+            vectors={q: vector for q, vector in solution.vectors.items() if not single[q]},
+            correction_norm=torch.where(single, 0, solution.correction_norm),
+        )
+        return alone, (usable > 1).to(torch.float64)
 
     def _recall(self, cohort: Cohort) -> _Reference:
         """Return r by layer as a stored vector and the factors that make its layers unit."""

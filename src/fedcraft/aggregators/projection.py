@@ -2,6 +2,9 @@
 
 Everything happens on the Gram matrices G_q = X_q X_q^T. With D = diag(1 / (||x_i|| + eps)) the unit
 rows are U = D X, so K = D G D, U r = D X r, and the answer is r + X^T (D c).
+
+Where rows nearly depend on each other, c = K^+ b grows like 1 / sigma^2 and cancels in U^T c, a
+vector of size 1 / sigma. Such layers are solved with care, and in memory leave here multiplied out.
 """
 
 from __future__ import annotations
@@ -12,8 +15,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedcraft.aggregators.cohort import Cohort
-from fedcraft.linalg import TrustedSolve, eigen_solve, singular_solve, trusted_solve
+from fedcraft.aggregators.cohort import Cohort, Vector
+from fedcraft.linalg import eigen_solve, singular_solve, trusted_solve
 
 __all__ = ["Constraint", "Projection", "project"]
 
@@ -22,14 +25,27 @@ Constraint = Literal["equal", "at_least"]
 
 @dataclass(frozen=True)
 class Projection:
-    """Coefficients by layer: g^q = r^q + sum_i rows[q, i] x_i^q."""
+    """The answer by layer: g^q = r^q + sum_i rows[q, i] x_i^q + vectors[q]."""
 
-    rows: Tensor  # (Q, m): D c
+    rows: Tensor  # (Q, m): D c, zero in layers with a vector
+    vectors: dict[int, Tensor]  # U^T c in float64 where coefficients would lose it
     targets: Tensor  # (Q, m): rho-bar, zero for inactive rows
     active: Tensor  # (Q, m) bool
     rank: Tensor  # (Q,)
     correction_norm: Tensor  # (Q,): ||U^T c||
     trusted: Tensor  # (Q,) bool: the Gram matrix tells this layer's products to rounding
+
+    def complete(self, cohort: Cohort, direction: Vector, dots: Tensor, square: Tensor) -> None:
+        """Add the vectors to a combination of the rows; measure g in the layers not trusted.
+
+        There <x_i, g> and ||g||^2 cannot be told from coefficients: ``dots`` and ``square`` are
+        corrected in place.
+        """
+        for layer, vector in self.vectors.items():
+            direction[cohort.layout.slices[layer]] += vector.to(direction.device)
+        for layer in torch.nonzero(~self.trusted).flatten().tolist():
+            dots[layer] = cohort.layer_dots(layer, direction)
+            square[layer] = cohort.layer_length(layer, direction) ** 2
 
 
 def project(
@@ -56,35 +72,27 @@ def project(
     scale = torch.where(active, 1 / (norms + eps).clamp(min=torch.finfo(norms.dtype).tiny), 0)
     kernel = _unit_kernel(grams, scale, active)
     gap = torch.where(active, shares - scale * reference_dots, 0)
-    problem = _Problem(cohort, kernel, gap, active, scale)
-    solve = _solve_equal if constraint == "equal" else _solve_at_least
-    trusted = trusted_solve(kernel, gap, cohort.matrix.dtype)
-    coefficients, rank = solve(problem, trusted)
-    correction = (coefficients * (kernel @ coefficients.unsqueeze(-1)).squeeze(-1)).sum(-1)
+    solved = trusted_solve(kernel, gap, cohort.matrix.dtype)
+    coefficients = solved.coefficients
+    if constraint == "at_least":
+        coefficients = _one_sided(kernel, gap, active, solved.trusted)
+    rank = active.sum(-1)
+    square = (coefficients * (kernel @ coefficients.unsqueeze(-1)).squeeze(-1)).sum(-1)
+    careful = {
+        q: _Layer(cohort, q, active[q], scale[q], gap[q], constraint).solve()
+        for q in torch.nonzero(~solved.trusted).flatten().tolist()
+    }
+    for q, answer in careful.items():
+        coefficients[q], rank[q], square[q] = answer.rows, answer.rank, answer.square
     return Projection(
         rows=scale * coefficients,
+        vectors={q: answer.vector for q, answer in careful.items() if answer.vector is not None},
         targets=shares,
         active=active,
         rank=rank,
-        correction_norm=correction.clamp(min=0).sqrt(),
-        trusted=trusted.trusted,
+        correction_norm=square.clamp(min=0).sqrt(),
+        trusted=solved.trusted,
     )
-
-
-@dataclass(frozen=True)
-class _Problem:
-    cohort: Cohort
-    kernel: Tensor
-    gap: Tensor
-    active: Tensor
-    scale: Tensor
-
-    def precise_kernel(self, layer: int) -> Tensor:
-        """Recompute one layer's K in float64."""
-        if self.cohort.matrix.dtype == torch.float64:
-            return self.kernel[layer]
-        gram = self.cohort.precise_gram(layer).unsqueeze(0)
-        return _unit_kernel(gram, self.scale[layer : layer + 1], self.active[layer : layer + 1])[0]
 
 
 def _renormalised(targets: Tensor, active: Tensor) -> Tensor:
@@ -100,41 +108,73 @@ def _unit_kernel(grams: Tensor, scale: Tensor, active: Tensor) -> Tensor:
     return kernel + torch.diag_embed((~active).to(kernel.dtype))
 
 
-def _solve_equal(problem: _Problem, solved: TrustedSolve) -> tuple[Tensor, Tensor]:
-    coefficients = solved.coefficients
-    rank = problem.active.sum(-1)
-    for layer in torch.nonzero(~solved.trusted).flatten().tolist():
-        coefficients[layer], rank[layer] = _solve_carefully(problem, layer)
-    return coefficients, rank
-
-
-def _solve_carefully(problem: _Problem, layer: int) -> tuple[Tensor, int]:
-    """Apply the pseudo-inverse with its own cut-off max(m, d_q) eps sigma_max to one layer."""
-    rows = torch.nonzero(problem.active[layer]).flatten()
-    coefficients = torch.zeros_like(problem.gap[layer])
-    if len(rows) == 0:
-        return coefficients, 0
-    dtype = problem.cohort.matrix.dtype
-    cutoff = max(len(rows), problem.cohort.layout.sizes[layer]) * torch.finfo(dtype).eps
-    gap = problem.gap[layer][rows]
-    if dtype == torch.float64 and problem.cohort.in_memory:
-        units = problem.scale[layer].unsqueeze(-1) * problem.cohort.block(layer)
-        solution, rank = singular_solve(units[rows], gap, cutoff)
-    else:
-        kernel = problem.precise_kernel(layer)[rows][:, rows]
-        solution, rank = eigen_solve(kernel, gap, cutoff)
-    coefficients[rows] = solution
-    return coefficients, rank
-
-
-def _solve_at_least(problem: _Problem, solved: TrustedSolve) -> tuple[Tensor, Tensor]:
+def _one_sided(kernel: Tensor, gap: Tensor, active: Tensor, trusted: Tensor) -> Tensor:
+    """Solve U g >= rho in the trusted layers; zero in the others."""
     from fedcraft.linalg.at_least import at_least_dual
 
-    coefficients = torch.zeros_like(problem.gap)
-    for layer, plain in enumerate(solved.trusted.tolist()):
-        rows = torch.nonzero(problem.active[layer]).flatten()
+    coefficients = torch.zeros_like(gap)
+    for layer in torch.nonzero(trusted).flatten().tolist():
+        rows = torch.nonzero(active[layer]).flatten()
         if len(rows):
-            kernel = problem.kernel[layer] if plain else problem.precise_kernel(layer)
-            kernel = kernel[rows][:, rows]
-            coefficients[layer, rows] = at_least_dual(kernel, problem.gap[layer][rows])
-    return coefficients, (coefficients != 0).sum(-1)
+            block = kernel[layer][rows][:, rows]
+            coefficients[layer, rows] = at_least_dual(block, gap[layer][rows])
+    return coefficients
+
+
+@dataclass(frozen=True)
+class _Answer:
+    rows: Tensor  # (m,): c, zero if there is a vector
+    rank: int
+    square: float  # ||U^T c||^2
+    vector: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One layer's problem where the Gram matrix at hand is not precise enough."""
+
+    cohort: Cohort
+    layer: int
+    active: Tensor
+    scale: Tensor
+    gap: Tensor
+    constraint: Constraint
+
+    def solve(self) -> _Answer:
+        """Apply the pseudo-inverse with its own cut-off max(m, d_q) eps sigma_max."""
+        nothing = torch.zeros_like(self.gap)
+        rows = torch.nonzero(self.active).flatten()
+        if len(rows) == 0:
+            return _Answer(nothing, 0, 0.0)
+        scale, gap = self.scale[rows], self.gap[rows]
+        if self.cohort.in_memory:
+            units = scale.unsqueeze(-1) * self.cohort.block(self.layer)[rows]
+            vector, rank = self._on_units(units, gap)
+            return _Answer(nothing, rank, float(vector @ vector), vector)
+        gram = self.cohort.precise_gram(self.layer)[rows][:, rows]
+        kernel = gram * scale.unsqueeze(-1) * scale
+        coefficients, rank = self._on_kernel(kernel, gap)
+        square = float(coefficients @ kernel @ coefficients)
+        return _Answer(nothing.index_copy(0, rows, coefficients), rank, square)
+
+    def _on_units(self, units: Tensor, gap: Tensor) -> tuple[Tensor, int]:
+        """Return U^T c and the rank of float64 rows U."""
+        if self.cohort.matrix.dtype != torch.float64:  # float64 holds the squares of float32
+            coefficients, rank = self._on_kernel(units @ units.T, gap)
+            return units.T @ coefficients, rank
+        vector, rank = singular_solve(units, gap, self._cutoff(len(gap)))
+        if self.constraint == "at_least":
+            vector = units.T @ self._on_kernel(units @ units.T, gap)[0]
+        return vector, rank
+
+    def _on_kernel(self, kernel: Tensor, gap: Tensor) -> tuple[Tensor, int]:
+        coefficients, rank = eigen_solve(kernel, gap, self._cutoff(len(gap)))
+        if self.constraint == "at_least":
+            from fedcraft.linalg.at_least import at_least_dual
+
+            coefficients = at_least_dual(kernel, gap)
+        return coefficients, rank
+
+    def _cutoff(self, rows: int) -> float:
+        width = self.cohort.layout.sizes[self.layer]
+        return max(rows, width) * torch.finfo(self.cohort.matrix.dtype).eps

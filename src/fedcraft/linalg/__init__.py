@@ -4,7 +4,13 @@
 """
 
 from fedcraft.linalg.alignment import TrustedSolve, eigen_solve, singular_solve, trusted_solve
-from fedcraft.linalg.blocks import block_combine, block_dots, block_grams, block_square_norms
+from fedcraft.linalg.blocks import (
+    block_combine,
+    block_dots,
+    block_grams,
+    block_square_norms,
+    finite_products,
+)
 from fedcraft.linalg.simplex import project_simplex
 
 __all__ = [
@@ -14,6 +20,7 @@ __all__ = [
     "block_grams",
     "block_square_norms",
     "eigen_solve",
+    "finite_products",
     "project_simplex",
     "singular_solve",
     "trusted_solve",

@@ -66,8 +66,12 @@ def eigen_solve(kernel: Tensor, target: Tensor, cutoff: float) -> tuple[Tensor, 
 
 
 def singular_solve(units: Tensor, target: Tensor, cutoff: float) -> tuple[Tensor, int]:
-    """Return (U U^T)^+ b and the rank from the singular values of the float64 matrix U itself."""
-    left, values, _ = torch.linalg.svd(units, full_matrices=False)
+    """Return U^+ b itself and the rank from the singular values of the float64 matrix U.
+
+    Not the coefficients K^+ b: they are of size 1 / sigma^2, and multiplying them out would lose
+    twice the digits that the problem does.
+    """
+    left, values, right = torch.linalg.svd(units, full_matrices=False)
     kept = values > cutoff * values[0].clamp(min=0)
-    inverse = torch.where(kept, 1 / torch.where(kept, values, 1).square(), 0)
-    return left @ (inverse * (left.T @ target)), int(kept.sum())
+    inverse = torch.where(kept, 1 / torch.where(kept, values, 1), 0)
+    return right.T @ (inverse * (left.T @ target)), int(kept.sum())

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["block_combine", "block_dots", "block_grams", "block_square_norms"]
+from fedcraft.errors import NonFiniteError
+
+__all__ = ["block_combine", "block_dots", "block_grams", "block_square_norms", "finite_products"]
 
 
 def block_grams(matrix: Tensor, slices: Sequence[slice]) -> Tensor:
@@ -19,22 +21,27 @@ def block_grams(matrix: Tensor, slices: Sequence[slice]) -> Tensor:
     grams = matrix.new_empty(len(slices), count, count)
     for block, gram in zip(_blocks(matrix, slices), grams.unbind(), strict=True):
         torch.mm(block, block.T, out=gram)
-    if not bool(torch.isfinite(grams).all()) and matrix.dtype != torch.float64:
-        return block_grams(matrix.to(torch.float64), slices)  # squares of huge rows overflow
-    return grams.to("cpu", torch.float64)
+    if _overflowed(grams):
+        return block_grams(matrix.to(torch.float64), slices)
+    return finite_products(grams.to("cpu", torch.float64))
 
 
 def block_dots(matrix: Tensor, vector: Tensor, slices: Sequence[slice]) -> Tensor:
     """Return <x_i^q, v^q> as (Q, m) float64, in O(m d)."""
     pairs = zip(_blocks(matrix, slices), _blocks(vector, slices), strict=True)
-    dots = [torch.mv(block, part) for block, part in pairs]
-    return torch.stack(dots).to("cpu", torch.float64)
+    dots = torch.stack([torch.mv(block, part) for block, part in pairs])
+    if _overflowed(dots):
+        return block_dots(matrix.to(torch.float64), vector.to(torch.float64), slices)
+    return finite_products(dots.to("cpu", torch.float64))
 
 
 def block_square_norms(matrix: Tensor, slices: Sequence[slice]) -> Tensor:
     """Return ||x_i^q||^2 as (Q, m) float64, in O(m d)."""
-    norms = [torch.linalg.vector_norm(block, dim=1) for block in _blocks(matrix, slices)]
-    return torch.stack(norms).to("cpu", torch.float64).square()
+    blocks = _blocks(matrix, slices)
+    norms = torch.stack([torch.linalg.vector_norm(block, dim=1) for block in blocks])
+    if _overflowed(norms):
+        return block_square_norms(matrix.to(torch.float64), slices)
+    return finite_products(norms.to("cpu", torch.float64).square())
 
 
 def block_combine(
@@ -57,6 +64,18 @@ def block_combine(
         for row, weight, part, (b, s) in zip(rows, weights, parts, bases, strict=True):
             torch.addmv(b, row, weight, beta=s, out=part)
     return result
+
+
+def finite_products(products: Tensor) -> Tensor:
+    """Return products multiplied in float64, or say that even so they overflow."""
+    if not bool(torch.isfinite(products).all()):
+        raise NonFiniteError("updates: some are so long that their products overflow float64")
+    return products
+
+
+def _overflowed(products: Tensor) -> bool:
+    """Float32 rows longer than 1.8e19 have infinite squares: float64 has room for them."""
+    return products.dtype != torch.float64 and not bool(torch.isfinite(products).all())
 
 
 def _blocks(values: Tensor, slices: Sequence[slice]) -> tuple[Tensor, ...]:

@@ -25,6 +25,7 @@ __all__ = ["min_norm_weights"]
 Vector = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 _EPS = float(np.finfo(np.float64).eps)
+_NOT_A_GRAM = "gram: it holds NaN or Inf, or is not a Gram matrix"
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,9 @@ def _convex(matrix: Vector) -> tuple[Vector, Vector, Vector]:
     A Gram matrix rounded to float32 may be askew and have negative eigenvalues: they are clipped.
     """
     largest = matrix.diagonal().max()
-    gram = (matrix + matrix.T) / (2 * largest) if largest > 0 else np.eye(len(matrix))
+    if not np.isfinite(matrix).all() or largest < 0:
+        raise FedcraftError(_NOT_A_GRAM)
+    gram = np.eye(len(matrix)) if largest == 0 else (matrix + matrix.T) / (2 * largest)
     regular = _with_ridge(gram)
     root, failed = dpotrf(regular, clean=1)
     if failed:
@@ -95,7 +98,7 @@ def _convex(matrix: Vector) -> tuple[Vector, Vector, Vector]:
         regular = _with_ridge(gram)
         root, failed = dpotrf(regular, clean=1)
     if failed:
-        raise FedcraftError("gram: it holds NaN or Inf, or is not a Gram matrix")
+        raise FedcraftError(_NOT_A_GRAM)
     return gram, regular, root
 
 
@@ -180,9 +183,8 @@ def _most_wrong(
         released[[up, down]] = falls[down] > rises[up]
         return released
     level = float(gradient[free].mean())
-    gains = {up: level - rises[up], down: falls[down] - level}
-    best = max(gains, key=lambda index: gains[index])
-    released[best] = gains[best] > float(slack[free].max())
+    gain, best = max((level - rises[up], up), (falls[down] - level, down))
+    released[best] = gain > float(slack[free].max())
     return released
 
 

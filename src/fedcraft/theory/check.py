@@ -83,9 +83,7 @@ def check(
     """
     _check_positive(rounds=rounds, eta_l=eta_l, eta_g=eta_g)
     clients = len(problem.weights)
-    counts = [steps] * clients if isinstance(steps, int) else [int(count) for count in steps]
-    if len(counts) != clients:
-        raise InputError(f"steps: expected one for each of {clients} clients, found {len(counts)}")
+    counts = _counts(steps, clients)
     layout = _layout(layers, problem.dimension)
     options = {"eps": 0.0, "tau": 0.0, **craft}
     run = train(
@@ -102,6 +100,16 @@ def check(
     measured = Measured(problem, run, layout, counts, targets, eta_l, eta_g)
     judged = tuple(claim.judge(tolerance) for claim in claims(measured))
     return Report(judged, measured)
+
+
+def _counts(steps: int | Sequence[int], clients: int) -> list[int]:
+    if isinstance(steps, Sequence | np.ndarray):
+        counts = [int(count) for count in steps]
+    else:
+        counts = [int(steps)] * clients
+    if len(counts) != clients:
+        raise InputError(f"steps: expected one for each of {clients} clients, found {len(counts)}")
+    return counts
 
 
 def _targets(kind: object, problem: SmoothProblem) -> Vector:

@@ -1,0 +1,36 @@
+"""The products by layer: float64 where float32 has no room, an error where nothing has."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedcraft.errors import NonFiniteError
+from fedcraft.linalg import block_dots, block_grams, block_square_norms
+
+SLICES = [slice(0, 3), slice(3, 8)]
+PRODUCTS = {
+    "grams": lambda rows: block_grams(rows, SLICES),
+    "dots": lambda rows: block_dots(rows, rows[0], SLICES),
+    "square_norms": lambda rows: block_square_norms(rows, SLICES),
+}
+
+
+def rows_of(length, dtype):
+    rows = torch.randn(4, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return (length * rows).to(dtype)
+
+
+@pytest.mark.parametrize("kind", PRODUCTS)
+@pytest.mark.parametrize("exponent", [0, 70])
+def test_float32_products_are_those_of_float64(kind, exponent):
+    rows = rows_of(2.0**exponent, torch.float32)
+    found, expected = PRODUCTS[kind](rows), PRODUCTS[kind](rows.double())
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("kind", PRODUCTS)
+def test_products_beyond_float64_are_an_error(kind):
+    with pytest.raises(NonFiniteError, match="overflow float64"):
+        PRODUCTS[kind](rows_of(1e200, torch.float64))
