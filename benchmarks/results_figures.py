@@ -11,20 +11,33 @@ from fedcraft.experiments.result import Result
 from fedcraft.report import load_runs
 from fedcraft.report.figures.lines import convergence
 from fedcraft.report.figures.style import colour, panels, paper_style
-from fedcraft.report.groups import Entry, group
+from fedcraft.report.groups import Entry, Problem, group
 
 __all__ = ["write_result_figures"]
 
 
+CURVES = {"femnist": "table-femnist", "cifar10-cnn": "curves-cifar10-cnn"}
+
+
 def write_result_figures(results: Path, folder: Path) -> None:
-    """Draw what the pages show; the same results give the same bytes."""
-    runs = [run for run in from_results("table-femnist", results).result.runs if _has_curve(run)]
-    problems = group(load_runs([run.directory for run in runs]))
+    """Draw what the pages show of the studies that are stored.
+
+    The same results give the same bytes.
+    """
     with paper_style():
-        _save(spread_of_clients(problems[0].entries), folder / "femnist-clients.svg")
-        curves = convergence(problems)
-        if curves is not None:
-            _save(curves, folder / "femnist-curves.svg")
+        for name, study in CURVES.items():
+            curves = convergence(_problems(study, results))
+            if curves is not None:
+                _save(curves, folder / f"{name}-curves.svg")
+        for problem in _problems("table-femnist", results)[:1]:
+            _save(spread_of_clients(problem.entries), folder / "femnist-clients.svg")
+
+
+def _problems(study: str, results: Path) -> list[Problem]:
+    if not (results / study).is_dir():
+        return []
+    runs = [run for run in from_results(study, results).result.runs if _has_curve(run)]
+    return group(load_runs([run.directory for run in runs]))
 
 
 def spread_of_clients(entries: tuple[Entry, ...]) -> Figure:

@@ -13,6 +13,7 @@ from typing import Any
 from benchmarks.pages import filled, table
 from benchmarks.results_figures import write_result_figures
 from benchmarks.speed_page import speed_blocks, speed_summary
+from benchmarks.variants_page import variant_notes, variant_verdict
 from fedcraft.experiments.reproduce import Reproduction, from_results
 from fedcraft.experiments.result import Result
 from fedcraft.report.names import display_name
@@ -39,10 +40,13 @@ def main() -> None:
 def results_blocks() -> dict[str, str]:
     """Return the generated blocks of docs/results.md."""
     femnist = from_results("table-femnist", RESULTS)
+    variants = from_results("variants-femnist", RESULTS)
     return {
         "femnist": _beside_paper(femnist),
         "femnist verdict": _femnist_verdict(femnist),
         "femnist grid": _grid(femnist),
+        "variants": variant_notes(femnist, variants),
+        "variants verdict": variant_verdict(femnist, variants),
         "ablation femnist": _ablation(from_results("ablation-femnist", RESULTS)),
     }
 

@@ -130,6 +130,13 @@ def test_bad_configuration_is_one_message_and_exit_code_2(bad: Any, here: Path) 
         (["reproduce", "table-femnist", "--results", "nowhere"], "--rerun"),
         (["report", "nowhere"], "nowhere"),
         (["data", "get", "cifar11"], "cifar10"),
+        (["run", "out=foo"], "out"),
+        (["run", "config=mine.toml"], "config"),
+        (["reproduce", "table-femnist", "scale=small", "--scale", "tiny"], "scale"),
+        (["reproduce", "table-femnist", "client_lr=0.1"], "--rerun"),
+        (["reproduce", "table-femnist", "--store"], "--rerun"),
+        (["reproduce", "table-femnist", "--scale", "tiny", "--store"], "--results"),
+        (["reproduce", "table-femnist", "-m", "craftt"], "craft"),
     ],
 )
 def test_what_cannot_start_is_told_with_exit_code_2(
@@ -144,6 +151,35 @@ def test_run_that_fails_on_the_way_has_exit_code_1(here: Path) -> None:
     result = call("run", *TINY, "method=fedavg", "client_lr=900", "rounds=9", "--out", "a", "-q")
     assert result.exit_code == 1
     assert "NaN or Inf" in result.stderr
+
+
+def test_file_that_cannot_be_written_is_named_in_one_line(here: Path) -> None:
+    (here / "taken").touch()
+    result = call("run", *TINY, "--out", "taken")
+    assert result.exit_code == 1
+    assert result.stderr.strip() == "error: taken: File exists"
+    assert isinstance(call("--debug", "run", *TINY, "--out", "taken").exception, FileExistsError)
+
+
+def test_full_disk_is_told_in_one_line(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fedcraft.engine.files.os.fsync", full)
+    result = call("run", *TINY, "--out", "a")
+    assert result.exit_code == 1
+    assert "No space left on device" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("label", ["a[/b]", "craft [beta]", "[bold]x", ":warning:"])
+def test_labels_and_paths_are_never_markup(label: str, here: Path) -> None:
+    result = call("run", *TINY, f"label={label}", "--out", "x[two]")
+    assert result.exit_code == 0, result.stderr
+    assert label in result.stdout
+    assert "finished: x[two]" in result.stderr
+    written = call("report", "x[two]", "-o", "page[red].html")
+    assert written.stdout.strip() == "Report: page[red].html"
 
 
 def test_debug_shows_the_traceback(here: Path) -> None:
@@ -200,6 +236,13 @@ def test_bench_times_each_executor() -> None:
     rows = json.loads(call("bench", *TINY[:4], "workers=2", "--json").stdout)
     assert [row["executor"] for row in rows] == ["serial", "processes", "vectorized"]
     assert all(row["train"] > 0 for row in rows)
+
+
+def test_bench_that_no_executor_can_do_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    result = call("bench", *TINY[:4], "device=cuda")
+    assert result.exit_code == 2
+    assert "cuda" in result.stderr
 
 
 def test_completion_knows_keys_and_names() -> None:

@@ -13,14 +13,20 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from fedcraft.cli.app import app
+from fedcraft.cli.outcome import finish
+from fedcraft.cli.reproduce import finish_reproduction
+from fedcraft.cli.tables import score_table
 from fedcraft.experiments.plan import run_id
 from fedcraft.experiments.presets import METHODS, preset
+from fedcraft.experiments.reproduce import Reproduction
 from fedcraft.experiments.result import Result
 from fedcraft.experiments.results import collect
 from fedcraft.experiments.run import run
+from fedcraft.experiments.sweep import SweepResult
 
 TINY = ["rounds=3", "clients=10", "clients_per_round=4", "evaluate_every=3"]
 
@@ -98,10 +104,12 @@ def test_reproduce_table_femnist_at_tiny_scale_gives_table_and_figures(
     data_makers().write_femnist(here / "data")
     monkeypatch.setenv("FEDCRAFT_DATA", str(here / "data"))
     monkeypatch.setenv("FEDCRAFT_CACHE", str(here / "cache"))
-    result = call("reproduce", "table-femnist", "--scale", "tiny", "--out", "out", "--store")
+    words = ["--scale", "tiny", "--out", "out", "--store", "--results", "kept"]
+    result = call("reproduce", "table-femnist", *words)
     assert result.exit_code == 0, result.stderr
-    assert len(list(Path("results/table-femnist").iterdir())) == 3 * len(METHODS), "three seeds"
-    assert "Rank correlation with the paper's means" in result.stdout
+    assert len(list(Path("kept/table-femnist").iterdir())) == 3 * len(METHODS), "three seeds"
+    assert "Rank correlation" not in result.stdout, "two rounds are not the paper's"
+    assert "Rounds" in result.stdout
     assert "0.706" in result.stdout
     out = here / "out"
     assert len(list(out.glob("*/config.toml"))) == 3 * len(METHODS)
@@ -129,9 +137,79 @@ def test_reproduce_from_stored_results_trains_nothing(
     assert result.exit_code == 0, result.stderr
     told = json.loads(result.stdout)
     assert [row["method"] for row in told["table"]] == list(METHODS)
-    assert -1 <= told["rank_correlation"] <= 1
+    assert told["rank_correlation"] is None
     assert (here / told["files"]["table"]).is_file()
     assert any("convergence" in name for name in told["files"]["figures"])
+    some = json.loads(call("reproduce", "table-femnist", "-m", "craft", "--json").stdout)
+    assert [row["method"] for row in some["table"]] == ["craft"]
+
+
+def test_files_of_a_reproduction_are_judged_as_its_table_is(here: Path) -> None:
+    keys = {"method": "craft", "dataset": "femnist", "validation_fraction": 0.2}
+    folder = here / "results" / "table-femnist"
+    write = data_makers().write_result
+    write(folder, 0.9, validation=0.1, client_lr=0.1, **keys)
+    write(folder, 0.8, validation=0.2, client_lr=0.2, **keys)
+    result = call("reproduce", "table-femnist", "--out", "out")
+    assert result.exit_code == 0, result.stderr
+    assert "0.900" in result.stdout
+    assert "0.900" in (here / "out" / "table.md").read_text()
+    assert "0.800" not in (here / "out" / "table.md").read_text()
+
+
+def test_every_problem_has_its_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    write = data_makers().write_result
+    runs = tuple(
+        write(tmp_path, mean, method=method, alpha=alpha)
+        for method, alpha, mean in (("craft", 0.1, 0.5), ("fedavg", 0.1, 0.4), ("craft", 9.0, 0.8))
+    )
+    finish(SweepResult(tmp_path, runs), page=False, quiet=False, as_json=False)
+    told = capsys.readouterr().out
+    assert told.index("alpha 0.1") < told.index("0.400") < told.index("alpha 9.0")
+    assert told.index("alpha 9.0") < told.index("0.800")
+    finish(SweepResult(tmp_path, runs[:2]), page=False, quiet=False, as_json=False)
+    told = capsys.readouterr().out
+    assert told.startswith("digits & mlp, 50 clients, 10 per round, 500 rounds")
+    assert "alpha" not in told
+
+
+def test_diverged_run_is_marked_and_never_best(tmp_path: Path) -> None:
+    write = data_makers().write_result
+    lost = {"state": "stopped", "reason": "not finite: client 3", "reached": 7}
+    runs = (
+        write(tmp_path, 0.9, method="fedavg", **lost),
+        write(tmp_path, 0.5, method="craft"),
+        write(tmp_path, 0.4, method="config"),
+    )
+    table = score_table(SweepResult(tmp_path, runs).rows(), "title")
+    names, means, *_ = ([*column.cells] for column in table.columns)
+    assert names == ["FedAvg (diverged)", "CRAFT", "ConFIG"]
+    assert [str(mean.style) for mean in means] == ["", "bold", "underline"]
+    rounds = next(column for column in table.columns if column.header == "Rounds")
+    assert [*rounds.cells] == ["7", "500", "500"]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_nothing_but_failures_is_told_as_such(
+    as_json: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost = data_makers().write_result(tmp_path, None, method="fedavg", state="failed", reached=0)
+    result = SweepResult(tmp_path, (lost,), {lost.directory.name: "ValueError: it broke"})
+    for end in (
+        lambda: finish(result, page=True, quiet=False, as_json=as_json),
+        lambda: finish_reproduction(
+            Reproduction(preset("table-femnist"), result), tmp_path, False, as_json
+        ),
+    ):
+        with pytest.raises(typer.Exit) as caught:
+            end()
+        assert caught.value.exit_code == 1
+        told = capsys.readouterr().err
+        assert "1 of 1 runs failed" in told
+        assert "ValueError: it broke" in told
 
 
 def interrupt(process: subprocess.Popen[str], started: Path) -> tuple[str, int]:

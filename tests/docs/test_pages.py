@@ -113,7 +113,7 @@ def test_every_command_on_the_pages_is_one_that_fedcraft_understands(
     elif command == "sweep":
         assert Plan.read("grid.toml", overrides).configs()
     elif command == "reproduce" and given:
-        assert preset(given[0]).plan(**overrides)
+        assert preset(given[0]).plan(**overrides).configs()
     elif command in ("run", "bench", "show"):
         name = [word for word in given if "=" not in word] if command == "show" else []
         assert checked({"dataset": name[0]} if name else {}, overrides, page)

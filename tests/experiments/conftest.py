@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+
+from fedcraft.experiments.config import Config
+from fedcraft.experiments.plan import run_id
+from fedcraft.experiments.result import Result
+from fedcraft.experiments.run import prepare
 
 IMAGES = 320
 WRITERS = 16
@@ -45,6 +52,30 @@ def write_femnist(root: Path) -> None:
         "character": [int(k) for k in draw.integers(0, 62, IMAGES)],
     }
     write(root / "flwrlabs" / "femnist" / "data", "train", columns)
+
+
+def write_result(
+    folder: Path,
+    mean: float | None = 0.5,
+    *,
+    state: str = "finished",
+    reached: int | None = None,
+    reason: str = "",
+    validation: float | None = None,
+    **keys: Any,
+) -> Result:
+    """Write a run that was never trained; without a mean it was never evaluated."""
+    config = Config.model_validate({"executor": "serial", "workers": 1} | keys)
+    directory = prepare(config, folder / run_id(config))
+    last = config.rounds if reached is None else reached
+    status = {"state": state, "round": last, "reason": reason, "split_hash": "split"}
+    (directory / "status.json").write_text(json.dumps(status))
+    scores = {"mean": mean, "best10": mean, "worst10": mean, "std": 0.1}
+    scores |= {} if validation is None else {"validation_mean": validation}
+    record = {"round": last, "conflicts": {"average": 2, "reference": 1, "after": 1}}
+    record |= {} if mean is None else {"evaluation": scores}
+    (directory / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    return Result(directory)
 
 
 @pytest.fixture(scope="session")

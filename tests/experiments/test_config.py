@@ -107,6 +107,16 @@ def test_overrides_reach_into_tables_and_leave_the_rest() -> None:
     assert base["aggregator"] == {"tau": 1.0, "clip": 2.0}
 
 
+def test_partition_keeps_the_parameters_that_it_takes() -> None:
+    given = {"partition": "dirichlet", "alpha": 0.3, "min_size": 5}
+    for named in ("dirichlet", "quantity"):
+        config = load_config(given, {"partition": named})
+        assert (config.alpha, config.min_size) == (0.3, 5)
+    assert load_config({"alpha": 0.3}, {"partition": "dirichlet"}).alpha == 0.3
+    with pytest.raises(ConfigError, match="partition"):
+        load_config(given, {"partition": ["shards"]})
+
+
 def test_new_partition_forgets_the_parameters_of_the_old_one(tmp_path: Path) -> None:
     path = write_config(load_config({"alpha": 0.3}), tmp_path / "config.toml")
     config = load_config(path, {"partition": "shards"})

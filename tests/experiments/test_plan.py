@@ -46,6 +46,16 @@ def test_plan_is_read_from_toml_with_overrides(tmp_path: Path) -> None:
     assert len(Plan.read(path, {"grid.method": ["craft"], "rounds": 3}).configs()) == 2
 
 
+def test_override_of_a_key_wins_over_grid_and_variants(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.toml"
+    path.write_text(
+        "[grid]\nclient_lr = [0.1, 0.2]\naggregator.tau = [0.0, 1e-6]\n"
+        "[[variants]]\nrounds = 2\n[[variants]]\nrounds = 3\n"
+    )
+    configs = Plan.read(path, {"client_lr": 0.3, "aggregator.tau": 0.5, "rounds": 9}).configs()
+    assert [(c.client_lr, c.aggregator["tau"], c.rounds) for c in configs] == [(0.3, 0.5, 9)]
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -102,6 +112,16 @@ def test_rates_given_to_a_comparison_leave_the_grid() -> None:
     configs = comparison_plan(["craft"], overrides={"client_lr": 0.3}).configs()
     assert {c.client_lr for c in configs} == {0.3}
     assert len(configs) == len(DEFAULT_GRID["server_lr"])
+
+
+def test_rates_of_the_problem_leave_the_default_grid_of_a_comparison(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text("rounds = 2\nclient_lr = 0.3\n")
+    assert {c.client_lr for c in comparison_plan(["craft"], path).configs()} == {0.3}
+    asked = comparison_plan(["craft"], path, overrides={"grid.client_lr": [0.1, 0.2]}).configs()
+    assert {c.client_lr for c in asked} == {0.1, 0.2}
+    filled_in = comparison_plan(["craft"], Config()).configs()
+    assert {c.client_lr for c in filled_in} == set(DEFAULT_GRID["client_lr"])
 
 
 def test_grid_of_a_comparison_takes_any_key() -> None:

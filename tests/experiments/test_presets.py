@@ -31,6 +31,23 @@ def test_a_smaller_scale_shortens_a_variant_with_rounds_of_its_own(scale: Scale)
     assert short.pop() <= 50
 
 
+def test_changes_win_over_the_grid() -> None:
+    rates = {c.client_lr for c in preset("table-femnist").plan(client_lr=0.3).configs()}
+    seeds = {c.seed for c in preset("seeds-cifar10-cnn").plan(seed=5).configs()}
+    assert (rates, seeds) == ({0.3}, {5})
+
+
+def test_seed_of_the_plan_is_not_repeated() -> None:
+    chosen = preset("table-femnist")
+    assert chosen.repeats_of(chosen.plan()) == [78, 79]
+    assert chosen.repeats_of(chosen.plan(seed=78)) == [79]
+
+
+def test_name_of_an_argument_is_a_key_like_any_other() -> None:
+    with pytest.raises(ConfigError, match="scale"):
+        preset("table-femnist").plan("tiny", (), scale="small").configs()
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_run_of_every_preset_is_a_valid_configuration(name: str, scale: str) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fedcraft.errors import DataError
+from fedcraft.errors import ConfigError, DataError
 from fedcraft.experiments.plan import run_id
 from fedcraft.experiments.presets import preset
 from fedcraft.experiments.published import TABLES
@@ -89,14 +90,38 @@ def test_reproduction_sets_the_paper_beside_ours(runs: tuple[Result, ...], tmp_p
     rows = {row["method"]: row for row in made.rows()}
     assert rows["craft"]["mean_paper"] == 0.706
     assert rows["craft"]["mean_difference"] == pytest.approx(rows["craft"]["mean"] - 0.706)
-    assert -1 <= made.rank_correlation() <= 1
+
+
+def test_order_is_set_against_the_papers_only_after_the_papers_rounds(
+    runs: tuple[Result, ...], tmp_path: Path
+) -> None:
+    collect(runs, tmp_path / "table-femnist")
+    short = from_results("table-femnist", tmp_path)
+    assert {row["rounds"] for row in short.rows()} == {2}
+    assert short.rank_correlation() is None
+    for status in tmp_path.rglob("status.json"):
+        status.write_text(status.read_text().replace('"round": 2', '"round": 500'))
+    whole = from_results("table-femnist", tmp_path)
+    assert -1 <= whole.rank_correlation() <= 1
+    assert replace(whole, scale="small").rank_correlation() is None
+
+
+def test_stored_results_of_some_methods(runs: tuple[Result, ...], tmp_path: Path) -> None:
+    collect(runs, tmp_path / "table-femnist")
+    made = from_results("table-femnist", tmp_path, ["craft"])
+    assert [row["method"] for row in made.rows()] == ["craft"]
+    with pytest.raises(ConfigError, match="'craftt'"):
+        from_results("table-femnist", tmp_path, ["craftt"])
+    with pytest.raises(DataError, match="holds no runs of afl"):
+        from_results("table-femnist", tmp_path, ["afl"])
 
 
 def test_the_best_setting_is_chosen_on_one_seed_and_repeated_with_more(
     data_root: Path, tmp_path: Path
 ) -> None:
     changes = {"data_root": str(data_root), "rounds": 1}
-    made = rerun("table-femnist", "tiny", methods=["fedavg", "craft"], out=tmp_path, **changes)
+    methods = ["fedavg", "craft"]
+    made = rerun("table-femnist", "tiny", methods=methods, overrides=changes, out=tmp_path)
     assert [run.config.seed for run in made.result.runs] == [77, 77, 78, 79, 78, 79]
     assert [row["seeds"] for row in made.rows()] == [3, 3]
     again = stored(collect(made.result.runs, tmp_path / "stored"))

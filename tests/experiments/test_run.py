@@ -10,7 +10,8 @@ import pytest
 
 import fedcraft
 from fedcraft.engine import Callback
-from fedcraft.errors import ConfigError, DataError
+from fedcraft.errors import BusyError, ConfigError, DataError
+from fedcraft.experiments.files import write_config
 from fedcraft.experiments.result import Result, results_in
 from fedcraft.experiments.run import prepare, resume, run
 
@@ -85,6 +86,43 @@ def test_a_run_is_not_made_shorter(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="rounds: expected at least the"):
         resume(done.directory, rounds=1)
     assert done.config == Result(done.directory).config
+
+
+def test_rounds_are_not_written_to_a_run_that_another_process_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: Any, **__: Any) -> None:
+        raise BusyError("another process has it")
+
+    done = run(TINY, out=tmp_path / "a")
+    monkeypatch.setattr("fedcraft.engine.run", busy)
+    with pytest.raises(BusyError):
+        resume(done.directory, rounds=8)
+    assert Result(done.directory).config.rounds == TINY["rounds"]
+
+
+def test_configuration_is_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    directory = prepare(fedcraft.Config.model_validate(TINY | {"method": "fedavg"}), tmp_path / "a")
+    before = (directory / "config.toml").read_bytes()
+    monkeypatch.setattr("fedcraft.engine.files.os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_config(fedcraft.Config(), directory / "config.toml")
+    with pytest.raises(OSError, match="No space"):
+        prepare(fedcraft.Config(), tmp_path / "b")
+    assert (directory / "config.toml").read_bytes() == before
+    assert not (tmp_path / "b" / "config.toml").exists()
+
+
+def test_configuration_without_a_method_is_no_runs(tmp_path: Path) -> None:
+    directory = prepare(fedcraft.Config.model_validate(TINY | {"method": "fedavg"}), tmp_path / "a")
+    (directory / "config.toml").write_text("")
+    with pytest.raises(ConfigError, match=r"a/config\.toml: method: expected the method"):
+        resume(directory)
 
 
 def test_finished_run_is_left_alone(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from fedcraft.errors import ConfigError
+from fedcraft.experiments.files import write_config
 from fedcraft.experiments.plan import Plan
 from fedcraft.experiments.result import Result
 from fedcraft.experiments.sweep import Observer, SweepResult, sweep
@@ -141,6 +143,18 @@ def test_failure_is_told_and_the_others_are_done(tmp_path: Path) -> None:
     (error,) = result.failures.values()
     assert "NaN or Inf" in error
     assert len(result.rows()) == 1
+
+
+def test_folder_that_is_another_run_now_is_refused(tmp_path: Path) -> None:
+    plan = Plan(TINY, {"seed": [1]})
+    (placed,) = sweep(plan, out=tmp_path, runner=lambda *_: []).runs
+    write_config(placed.config.but(workers=3), placed.directory / "config.toml")
+    sweep(plan, out=tmp_path, runner=lambda *_: [])
+    write_config(placed.config.but(rounds=60), placed.directory / "config.toml")
+    with pytest.raises(ConfigError) as caught:
+        sweep(plan, out=tmp_path, runner=lambda *_: [])
+    for told in (str(placed.directory), "rounds is 60 instead of 12", "Move the folder out"):
+        assert told in str(caught.value)
 
 
 def test_dead_worker_is_replaced_and_takes_only_its_own_run_with_it(tmp_path: Path) -> None:

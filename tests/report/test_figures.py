@@ -50,6 +50,16 @@ def test_the_same_runs_give_the_same_bytes(make_run: MakeRun, tmp_path: Path) ->
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 
+def test_labels_are_drawn_as_they_are_written(make_run: MakeRun, tmp_path: Path) -> None:
+    for name, label in (("a", "_cheap $5 $6"), ("b", "craft")):
+        path = make_run(name, diagnostics=False)
+        with (path / "config.toml").open("a") as stream:
+            stream.write(f'label = "{label}"\n')
+    write_figures(load_runs(tmp_path), tmp_path / "figures", formats=["svg"])
+    for name in ("convergence", "std"):
+        assert "_cheap $5 $6" in (tmp_path / "figures" / f"{name}.svg").read_text()
+
+
 def test_figures_without_data_are_left_out(make_run: MakeRun, tmp_path: Path) -> None:
     bare(make_run("a", method="fedavg", diagnostics=False))
     files = write_figures(load_runs(tmp_path), tmp_path / "figures", formats=["svg"])

@@ -168,7 +168,13 @@ def test_the_verdict_names_the_winners(make_run: MakeRun, tmp_path: Path) -> Non
     text = words(tmp_path)
     assert text.startswith("CRAFT has the best mean accuracy")
     assert "It also has the best worst tenth" in text
-    assert re.search(r"passed the runner-up's final mean after round \d+", text)
+    assert re.search(r"CRAFT passed the runner-up's final mean after round \d+", text)
+
+
+def test_the_page_tells_the_rounds_of_the_longest_method(make_run: MakeRun, tmp_path: Path) -> None:
+    make_run("a", method="fedavg", rounds=5, level=0.5)
+    make_run("b", method="craft", rounds=10)
+    assert "10 of 10 rounds" in page_of(tmp_path)
 
 
 def test_the_verdict_is_no_surer_than_the_numbers(make_run: MakeRun, tmp_path: Path) -> None:

@@ -30,6 +30,14 @@ def test_the_summary_holds_the_last_evaluation_averaged_over_seeds(runs: list[Ru
     assert math.isnan(table.loc["ditto", "mean_sd"])
 
 
+def test_the_paper_chooses_on_test_data(make_run: MakeRun, tmp_path: Path) -> None:
+    make_run("a", client_lr=0.01, level=0.8, validation=0.5)
+    make_run("b", client_lr=0.05, level=0.6, validation=0.7)
+    runs = load_runs(tmp_path)
+    assert summary(runs).loc[0, ["client_lr", "chosen_on"]].tolist() == [0.05, "validation"]
+    assert summary(runs, "test").loc[0, ["client_lr", "chosen_on"]].tolist() == [0.01, "test"]
+
+
 def test_best_and_second_best_follow_the_direction_of_the_column() -> None:
     mean, std = METRICS[0], METRICS[3]
     assert places(pd.Series([0.1, 0.3, 0.2]), mean) == [0, 1, 2]

@@ -50,6 +50,11 @@ class Group(TyperGroup):
             if ctx.params.get("debug"):
                 raise
             raise typer.Exit(_explain(error)) from error
+        except OSError as error:
+            if ctx.params.get("debug") or isinstance(error, BrokenPipeError):  # click's to handle
+                raise
+            _print_error(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+            raise typer.Exit(Code.FAILED) from error
         except KeyboardInterrupt as error:
             error_console().print("interrupted", style="yellow")
             raise typer.Exit(Code.INTERRUPTED) from error
@@ -57,12 +62,19 @@ class Group(TyperGroup):
 
 def out_console(*, quiet: bool = False) -> Console:
     """The console of results."""
-    return Console(quiet=quiet, highlight=False, soft_wrap=True)
+    return _console(quiet=quiet)
 
 
 def error_console(*, quiet: bool = False) -> Console:
     """The console of everything that is no result: progress, notes, errors."""
-    return Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
+    return _console(quiet=quiet, stderr=True)
+
+
+def _console(*, quiet: bool, stderr: bool = False) -> Console:
+    """A console to which text is text: labels and paths may hold brackets and colons."""
+    return Console(
+        stderr=stderr, quiet=quiet, highlight=False, soft_wrap=True, markup=False, emoji=False
+    )
 
 
 def print_json(content: Any) -> None:
@@ -86,7 +98,12 @@ def _explain(error: FedcraftError) -> Code:
         console.print(f"Interrupted after round {error.round}; a checkpoint is saved.")
         console.print(f"Continue with:  fedcraft resume {error.directory}", style="bold")
         return Code.INTERRUPTED
-    console.print("error:", style="bold red", end=" ")
-    console.print(str(error), markup=False)
+    _print_error(str(error))
     never_began = isinstance(error, _CANNOT_START) and not isinstance(error, NonFiniteError)
     return Code.BAD_CONFIG if never_began else Code.FAILED
+
+
+def _print_error(message: str) -> None:
+    console = error_console()
+    console.print("error:", style="bold red", end=" ")
+    console.print(message)

@@ -26,6 +26,7 @@ __all__ = [
     "finish",
     "print_estimate",
     "report_failures",
+    "stop_without_runs",
     "sweep_bar",
     "write_report",
 ]
@@ -53,24 +54,33 @@ def sweep_bar(quiet: bool) -> Iterator[SweepBar]:
 
 
 def finish(result: SweepResult, *, page: bool, quiet: bool, as_json: bool) -> None:
-    """Print the table of a sweep and where its page is, then what failed."""
+    """Print the table of each problem of a sweep and where its page is, then what failed."""
+    stop_without_runs(result)
     written = write_report(result, result.folder) if page else None
     if as_json:
         print_json(as_data(result) | {"report": str(written) if written else None})
     else:
         console = out_console(quiet=quiet)
-        console.print(score_table(result.rows(), _title(result)))
-        _explain_choice(result, console)
+        for part in result.problems():
+            if part.done:
+                console.print(score_table(part.rows(), _title(part)))
+                _explain_choice(part, console)
         if written:
             console.print(f"Report: {written}")
     report_failures(result)
+
+
+def stop_without_runs(result: SweepResult) -> None:
+    """End here if there is nothing to show but failures."""
+    if not result.done:
+        report_failures(result)
 
 
 def write_report(result: SweepResult, folder: Path) -> Path:
     """Write the page about the runs that are done."""
     from fedcraft.report import load_runs, write_page
 
-    done = [run.directory for run in result.runs if run.done]
+    done = [run.directory for run in result.done]
     return write_page(load_runs(done), folder / "report.html")
 
 
@@ -92,9 +102,10 @@ def _explain_choice(result: SweepResult, console: Console) -> None:
 
 def _title(result: SweepResult) -> str:
     config = result.runs[0].config
+    problem = result.problem or f"{config.dataset} & {config.model}"
     return (
-        f"{config.dataset} & {config.model}, {config.clients} clients, {config.clients_per_round} "
-        f"per round, {config.rounds} rounds"
+        f"{problem}, {config.clients} clients, {config.clients_per_round} per round, "
+        f"{config.rounds} rounds"
     )
 
 
@@ -115,7 +126,7 @@ def report_failures(result: SweepResult) -> None:
     console = error_console()
     console.print(f"{len(result.failures)} of {len(result.runs)} runs failed:", style="bold red")
     for name, error in result.failures.items():
-        console.print(f"  {name}: {error.splitlines()[0]}", markup=False)
+        console.print(f"  {name}: {error.splitlines()[0]}")
     console.print(f"Details in {result.folder}/RUN/log.txt; the same command tries them again.")
     raise typer.Exit(Code.FAILED)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -15,16 +16,19 @@ from fedcraft.cli.outcome import (
     as_data,
     print_estimate,
     report_failures,
+    stop_without_runs,
     sweep_bar,
     write_report,
 )
 from fedcraft.cli.tables import plain_table, score_table
+from fedcraft.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedcraft.experiments.presets import Preset
     from fedcraft.experiments.reproduce import Reproduction
+    from fedcraft.report import RunData
 
-__all__ = ["reproduce"]
+__all__ = ["finish_reproduction", "reproduce"]
 
 
 Name = Annotated[
@@ -52,7 +56,11 @@ Out = Annotated[
     Path | None, typer.Option("--out", "-o", help="Where the runs, figures and tables go.")
 ]
 Store = Annotated[
-    bool, typer.Option("--store", help="Also keep the new runs, trimmed, in results/NAME.")
+    bool,
+    typer.Option(
+        "--store",
+        help="Also keep the new runs, trimmed, in results/NAME; smaller scales need --results.",
+    ),
 ]
 
 
@@ -90,54 +98,83 @@ def reproduce(
     if name is None:
         _list_experiments(presets(), as_json)
         return
+    changes = parse_overrides(words or [])
     if not (rerun or scale or estimate):
-        stored = from_results(name, results)
-        _finish_reproduction(stored, out or Path("runs") / name, quiet, as_json)
+        _refuse_to_train(changes, store)
+        stored = from_results(name, results, method or ())
+        finish_reproduction(stored, out or Path("runs") / name, quiet, as_json)
         return
-    size, changes = scale or "paper", parse_overrides(words or [])
-    chosen = preset(name)
+    size, chosen = scale or "paper", preset(name)
+    if store and size != "paper" and results is None:
+        raise ConfigError(
+            f"--store: results/{name} is for runs at the scale paper, but --scale is {size}. "
+            "Name another folder with --results"
+        )
     if estimate or not (quiet or as_json):
-        configs = chosen.plan(size, method or (), **changes).configs()
-        print_estimate(configs, jobs, as_json and estimate, len(chosen.repeats))
+        plan = chosen.plan(size, method or (), **changes)
+        repeats = len(chosen.repeats_of(plan))
+        print_estimate(plan.configs(), jobs, as_json and estimate, repeats)
     if estimate:
         return
     folder = out or Path("runs") / f"{name}-{size}"
     with sweep_bar(quiet or as_json) as bar:
         made = train(
-            name, size, methods=method or (), out=folder, jobs=jobs, observer=bar, **changes
+            name,
+            size,
+            methods=method or (),
+            overrides=changes,
+            out=folder,
+            jobs=jobs,
+            observer=bar,
         )
-    if store:
+    if store and made.result.done:
         collect(made.result.runs, (results or Path("results")) / name)
-    _finish_reproduction(made, folder, quiet, as_json)
+    finish_reproduction(made, folder, quiet, as_json)
 
 
-def _finish_reproduction(made: Reproduction, folder: Path, quiet: bool, as_json: bool) -> None:
+def _refuse_to_train(changes: Mapping[str, Any], store: bool) -> None:
+    """Say that stored results are what they are, rather than leave a wish out."""
+    asked = [*(f"{key}={value}" for key, value in changes.items()), *(["--store"] if store else [])]
+    if asked:
+        raise ConfigError(
+            f"command line: {' '.join(asked)} asks for new runs, but without --rerun or --scale "
+            "the stored results are only read. Add one of them"
+        )
+
+
+def finish_reproduction(made: Reproduction, folder: Path, quiet: bool, as_json: bool) -> None:
+    """Write figures, page and tables, print what was made, then what failed."""
     from fedcraft.report import load_runs, write_figures
 
+    stop_without_runs(made.result)
     rows, correlation = made.rows(), made.rank_correlation()
-    directories = [run.directory for run in made.result.runs]
-    figures = write_figures(load_runs(directories), folder / "figures")
+    runs = load_runs([run.directory for run in made.result.done])
+    figures = write_figures(runs, folder / "figures")
     page = write_report(made.result, folder)
-    table = _write_tables(made, folder)
+    table = _write_tables(made, runs, folder)
     if as_json:
         files = {"report": str(page), "table": str(table), "figures": [str(f) for f in figures]}
         data = as_data(made.result) | {"table": rows, "rank_correlation": correlation}
         print_json(data | {"files": files})
     else:
         console = out_console(quiet=quiet)
-        console.print(score_table(rows, made.title))
+        short = made.preset.published is not None and not made.whole
+        console.print(score_table(rows, made.title, show_rounds=short))
         if correlation is not None:
             console.print(f"Rank correlation with the paper's means: {correlation:.2f}")
         console.print(f"Report: {page}\nTables: {table}\nFigures: {folder / 'figures'}")
     report_failures(made.result)
 
 
-def _write_tables(made: Reproduction, folder: Path) -> Path:
-    """Write the table with the paper's numbers beside it as Markdown, LaTeX and CSV."""
-    from fedcraft.experiments.published import frame
-    from fedcraft.report import load_runs, render, summary
+def _write_tables(made: Reproduction, runs: list[RunData], folder: Path) -> Path:
+    """Write the table with the paper's numbers beside it as Markdown, LaTeX and CSV.
 
-    table = summary(load_runs([run.directory for run in made.result.runs]))
+    It is judged as the paper does and the terminal shows: on test data.
+    """
+    from fedcraft.experiments.published import frame
+    from fedcraft.report import render, summary
+
+    table = summary(runs, "test")
     reference = frame(made.preset.published) if made.preset.published else None
     for kind, suffix in (("md", "md"), ("latex", "tex"), ("csv", "csv")):
         text = render(table, kind, reference)

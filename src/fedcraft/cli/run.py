@@ -42,11 +42,12 @@ def run(
     * `fedcraft run runs/mine-3/config.toml` repeats a run bit for bit
     """
     from fedcraft.engine import progress
+    from fedcraft.experiments.files import load_config
     from fedcraft.experiments.run import run as train
 
-    source, overrides = _sorted_out(words or [])
+    config = load_config(*_sorted_out(words or []))
     watch = progress("quiet" if quiet else "auto")
-    _show(train(source, out=out, callbacks=(watch,), **overrides), quiet, as_json)
+    _show(train(config, out=out, callbacks=(watch,)), quiet, as_json)
 
 
 def resume(
@@ -59,7 +60,8 @@ def resume(
 ) -> None:
     """Bring an interrupted run to its end, or train a finished one further.
 
-    It continues from its last checkpoint, to the same bits as if it had never stopped.
+    It continues from its last checkpoint, to the same bits as if it had never stopped. Trained
+    further, it keeps the evaluation at its old end, even if evaluate_every does not ask for it.
 
     Examples:
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from fedcraft.methods import methods
 
@@ -31,9 +32,11 @@ _STYLE: dict[str, Any] = {
 _PAPER = {"mean_paper": "Paper", "mean_difference": "Off by"}
 
 
-def score_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
-    """Return the paper's table of methods."""
-    titles = {row.name: row.title for row in methods()}
+def score_table(
+    rows: Sequence[Mapping[str, Any]], title: str, *, show_rounds: bool = False
+) -> Table:
+    """Return the paper's table of methods; rounds are shown where they differ, too."""
+    show_rounds = show_rounds or len({row["rounds"] for row in rows}) > 1
     papers = [key for key in _PAPER if rows and key in rows[0]]
     left_out = "conflicts" if papers else ""  # a terminal is 80 columns wide
     shown = {key: spec for key, spec in _SCORES.items() if rows and key != left_out}
@@ -43,13 +46,16 @@ def score_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
         table.add_column(f"{heading} {'↑' if higher else '↓'}", justify="right")
     for key in papers:
         table.add_column(_PAPER[key], justify="right")
+    if show_rounds:
+        table.add_column("Rounds", justify="right")
     table.add_column("Rates", justify="right", no_wrap=True)
-    columns = [_marked([row[key] for row in rows], *shown[key][1:]) for key in shown]
+    columns = [_marked(rows, key, *shown[key][1:]) for key in shown]
     for number, row in enumerate(rows):
         cells = [column[number] for column in columns]
         beside = [_number(row[key], 3, signed=key == "mean_difference") for key in papers]
+        rounds = [str(row["rounds"])] if show_rounds else []
         rates = f"{row['client_lr']:g} / {row['server_lr']:g}"
-        table.add_row(titles.get(row["method"], row["method"]), *cells, *beside, rates)
+        table.add_row(_name(row), *cells, *beside, *rounds, rates)
     return table
 
 
@@ -63,15 +69,24 @@ def plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str 
     return table
 
 
-def _marked(values: Sequence[float], higher: bool, decimals: int) -> list[str]:
-    """Best bold, second underlined, equal when written equal."""
-    written = [_number(value, decimals) for value in values]
-    finite = {round(value, decimals) for value in values if math.isfinite(value)}
-    order = [_number(value, decimals) for value in sorted(finite, reverse=higher)]
-    if len(order) < 2:
-        return written
-    styles = {order[0]: "bold", order[1]: "underline"}
-    return [f"[{styles[text]}]{text}[/]" if text in styles else text for text in written]
+def _name(row: Mapping[str, Any]) -> str:
+    """The method as the paper writes it; the last numbers of a diverged run are no result."""
+    name = {known.name: known.title for known in methods()}.get(row["method"], row["method"])
+    return f"{name} (diverged)" if row["diverged"] else str(name)
+
+
+def _marked(rows: Sequence[Mapping[str, Any]], key: str, higher: bool, decimals: int) -> list[Text]:
+    """Best bold, second underlined, equal when written equal; what diverged is neither."""
+    sound = [row[key] for row in rows if not row["diverged"] and math.isfinite(row[key])]
+    order = sorted({round(value, decimals) for value in sound}, reverse=higher)
+    places = dict(zip(order, ("bold", "underline"), strict=False)) if len(order) > 1 else {}
+    return [
+        Text(
+            _number(row[key], decimals),
+            "" if row["diverged"] else places.get(round(row[key], decimals), ""),
+        )
+        for row in rows
+    ]
 
 
 def _number(value: float, decimals: int, *, signed: bool = False) -> str:

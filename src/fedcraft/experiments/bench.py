@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import Any
 
@@ -27,18 +26,25 @@ def bench(config: Config, executors: tuple[str, ...] = EXECUTORS) -> list[dict[s
     """Run ``config`` with each executor, keep nothing, and return seconds per round by phase.
 
     ``evaluate`` is the time of one evaluation of all clients, ``start`` that of everything before
-    the first round. An executor that cannot do this run is left out.
+    the first round. An executor that cannot do this run is left out; if none can, the last one
+    says why.
     """
     federation = build_federation(config)
     model = build_model(config, federation.dataset)
     method = build_method(config)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    refusal: ConfigError | None = None
     for executor in executors:
         clock = _Clock()
         settings = build_settings(config.but(executor=executor))
-        with contextlib.suppress(ConfigError):
+        try:
             engine.run(method, federation, model, settings, callbacks=(clock,))
+        except ConfigError as error:
+            refusal = error
+        else:
             rows.append({"executor": executor, **clock.row()})
+    if refusal is not None and not rows:
+        raise refusal
     return rows
 
 

@@ -118,8 +118,14 @@ _DOCUMENTED: dict[str, tuple[Keys, tuple[tuple[float, float], ...]]] = {
         ((0.05, 1.0), (0.1, 1.0)),
     ),
     # The code that the authors may have started from sends exact gradients: one step, no batches.
-    "fedfv-gradient": ({"method": "fedfv", "batch_size": 1000}, ((0.05, 1.0), (0.1, 1.0))),
-    "fedlf-gradient": ({"method": "fedlf", "batch_size": 1000}, ((0.05, 1.0), (0.1, 1.0))),
+    "fedfv-gradient": (
+        {"method": "fedfv", "batch_size": 1000},
+        ((0.005, 1.0), (0.01, 1.0), (0.05, 1.0), (0.1, 1.0)),
+    ),
+    "fedlf-gradient": (
+        {"method": "fedlf", "batch_size": 1000},
+        ((0.005, 1.0), (0.01, 1.0), (0.05, 1.0), (0.1, 1.0)),
+    ),
     "fedlf-tensors": ({"method": "fedlf", "layers": "tensor"}, ((0.05, 1.0), (0.1, 1.0))),
     "config-target": (
         {"method": "config", "aggregator": {"meaning": "target"}},

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedcraft.experiments.config import Config
 from fedcraft.experiments.files import ConfigLike, merged, read_source
 from fedcraft.experiments.plan import Plan
 from fedcraft.experiments.sweep import Observer, SweepResult, repeat_best, sweep
@@ -58,9 +59,10 @@ def compare(
     """Train each method at every point of the grid and return the runs with the choice among them.
 
     Without a configuration: scikit-learn's digits over 50 Dirichlet(0.1) clients, 5 a round. Every
-    method gets the same ``grid`` (learning rates by default; ``{}`` for each method's own default
-    rates); the best point is chosen on the clients' validation parts, run again with ``repeats``
-    more seeds, and reported on the clients' test parts, averaged over the seeds.
+    method gets the same ``grid`` (by default, the learning rates that are not given; ``{}`` for
+    each method's own default rates); the best point is chosen on the clients' validation parts if
+    they have some, run again with ``repeats`` more seeds, and reported on the clients' test parts,
+    averaged over the seeds.
 
     >>> fedcraft.compare(["craft", "fedavg"], rounds=50).table()      # doctest: +SKIP
     """
@@ -87,14 +89,18 @@ def comparison_plan(
 ) -> Plan:
     """Return the runs of :func:`compare`.
 
-    Keys given as overrides leave the grid; ``grid.key`` puts a list of values into it.
+    Keys given as overrides leave the grid, and so do those that a file or a mapping sets, unless
+    ``grid`` asks for them (a :class:`Config` has every rate filled in, which says nothing);
+    ``grid.key`` puts a list of values into it.
     """
     given, source = read_source(config)
     points = {k.removeprefix("grid."): v for k, v in (overrides or {}).items() if _in_grid(k)}
     changes = {k: v for k, v in (overrides or {}).items() if not _in_grid(k)}
     first = _ANY_PROBLEM if "dataset" in changes else _FIRST_PROBLEM
     base = merged(given if config is not None else first, changes)
-    chosen = {**(DEFAULT_GRID if grid is None else grid), **points}
+    settled = () if isinstance(config, Config) else given
+    default = {key: values for key, values in DEFAULT_GRID.items() if key not in settled}
+    chosen = {**(default if grid is None else grid), **points}
     rates = {key: values for key, values in chosen.items() if key not in changes}
     variants = tuple({"method": name} for name in methods)
     return Plan(base, rates, variants, source if config is not None else "compare")

@@ -15,7 +15,7 @@ from fedcraft.engine.settings import Device, Executor, NonFinitePolicy
 from fedcraft.experiments.names import check_dataset, check_method, check_model, rates_of
 from fedcraft.updates import BufferPolicy, Grouping
 
-__all__ = ["MACHINE_KEYS", "TABLES", "Config", "Tracking"]
+__all__ = ["MACHINE_KEYS", "TABLES", "Config", "Tracking", "not_of_partition"]
 
 Tracking = Literal["none", "tensorboard", "mlflow"]
 
@@ -45,6 +45,7 @@ _BY_PARTITION: dict[str, dict[str, Any]] = {
     "iid": {},
     "natural": {},
 }
+_PARTITION_KEYS = ("alpha", "min_size", "shards_per_client")
 
 
 class Config(BaseModel):
@@ -178,9 +179,8 @@ class Config(BaseModel):
             check_model(self.model)
         _at_most(self, "clients_per_round", "clients")
         _at_most(self, "min_clients", "clients_per_round")
-        taken = _BY_PARTITION[self.partition]
-        for key in ("alpha", "min_size", "shards_per_client"):
-            if getattr(self, key) is not None and key not in taken:
+        for key in not_of_partition(self.partition):
+            if getattr(self, key) is not None:
                 users = [name for name, keys in _BY_PARTITION.items() if key in keys]
                 raise ValueError(
                     f"{key}: only the partition {' or '.join(users)} uses it, but partition is "
@@ -207,6 +207,13 @@ class Config(BaseModel):
     def but(self, **changes: Any) -> Config:
         """Return a checked copy with some keys changed."""
         return Config.model_validate(self.values() | changes)
+
+
+def not_of_partition(partition: Any) -> tuple[str, ...]:
+    """Return the parameters of other partitions that this one does not take."""
+    if not isinstance(partition, str) or partition not in _BY_PARTITION:
+        return ()
+    return tuple(key for key in _PARTITION_KEYS if key not in _BY_PARTITION[partition])
 
 
 def with_defaults(given: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from fedcraft.data import Federation
 from fedcraft.experiments.build import build_federation, build_method, build_model
 from fedcraft.experiments.config import Config
+from fedcraft.experiments.problems import fingerprint, problem_of
 
 __all__ = ["Estimate", "duration", "estimate"]
 
@@ -52,11 +53,13 @@ def estimate(configs: Sequence[Config], jobs: int = 1, repeats: int = 0) -> Esti
     """Time a few batches of every model in the plan and multiply: right within a factor of two.
 
     Each run is taken to have one core, as in a sweep; each method will be repeated with ``repeats``
-    more seeds. The data are read on the way: if they are not there, it is better to know now.
+    more seeds on each problem. The data are read on the way: if they are not there, it is better
+    to know now.
     """
     calibration = _Calibration()
     costs = [calibration.cost(config) for config in configs]
-    costs += repeats * list(dict(zip((c.name for c in configs), costs, strict=True)).values())
+    shown = [(fingerprint(problem_of(c.values())), c.name) for c in configs]
+    costs += repeats * list(dict(zip(shown, costs, strict=True)).values())
     at_once = max(min(jobs, len(costs)), 1)
     seconds = sum(seconds for seconds, _ in costs) / at_once
     memory = max((memory for _, memory in costs), default=0.0) * at_once

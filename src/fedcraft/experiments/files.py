@@ -11,9 +11,10 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
+from fedcraft.engine.files import write_atomically
 from fedcraft.errors import ConfigError
 from fedcraft.experiments.complaints import complain
-from fedcraft.experiments.config import TABLES, Config
+from fedcraft.experiments.config import TABLES, Config, not_of_partition
 from fedcraft.experiments.names import did_you_mean
 
 __all__ = [
@@ -32,7 +33,6 @@ __all__ = [
 ConfigLike = Config | Mapping[str, Any] | str | Path | None
 
 CONFIG_FILE = "config.toml"
-_PARTITION_KEYS = ("alpha", "min_size", "shards_per_client")
 
 
 def load_config(
@@ -76,9 +76,10 @@ def checked(
 def merged(given: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``given`` with ``changes`` laid over it: tables key by key, dotted keys into tables.
 
-    A change of the partition drops the parameters of the old one.
+    Another partition drops the parameters of the old one that it does not take.
     """
-    left_out = _PARTITION_KEYS if "partition" in changes else ()
+    partition = changes.get("partition", given.get("partition"))
+    left_out = not_of_partition(partition) if partition != given.get("partition") else ()
     result = {key: value for key, value in given.items() if key not in left_out}
     for key, value in changes.items():
         table, _, inner = key.partition(".")
@@ -123,8 +124,11 @@ def to_toml(values: Mapping[str, Any]) -> str:
 
 
 def write_config(config: Config, path: Path) -> Path:
-    """Write every key that has a value: what repeats the run."""
-    path.write_text(to_toml(config.values()), encoding="utf-8")
+    """Write every key that has a value: what repeats the run.
+
+    All of it or nothing: half a configuration is the valid one of another run.
+    """
+    write_atomically(path, to_toml(config.values()).encode())
     return path
 
 

@@ -15,7 +15,7 @@ from fedcraft.errors import ConfigError
 from fedcraft.experiments.config import MACHINE_KEYS, Config
 from fedcraft.experiments.files import checked, merged, read_toml
 
-__all__ = ["Plan", "run_id"]
+__all__ = ["Plan", "replaced", "run_id"]
 
 _OWN_KEYS = ("grid", "variants")
 
@@ -41,10 +41,10 @@ class Plan:
     def read(cls, path: str | Path, overrides: Mapping[str, Any] | None = None) -> Plan:
         """Read a TOML file: a configuration with a ``[grid]`` table and maybe ``[[variants]]``.
 
-        ``overrides`` change the base, or with ``grid.key`` the grid.
+        ``overrides`` change every run; with ``grid.key`` they change the grid.
         """
-        given = merged(read_toml(Path(path)), overrides or {})
-        plan = cls.of(given, str(path))
+        changes = overrides or {}
+        plan = cls.of(merged(read_toml(Path(path)), changes), str(path)).over(changes)
         if not plan.grid and not plan.variants:
             raise ConfigError(
                 f"{path}: grid: expected a [grid] table with lists of values, found none. "
@@ -65,6 +65,12 @@ class Plan:
             )
         return cls(base, _flat(grid), variants, source)
 
+    def over(self, changes: Mapping[str, Any]) -> Plan:
+        """Let ``changes`` of every run win where the grid or a variant sets the same key."""
+        grid = {key: [changes[key]] if key in changes else v for key, v in self.grid.items()}
+        variants = [replaced(variant, changes) for variant in self.variants]
+        return Plan(self.base, grid, variants, self.source)
+
     def configs(self) -> list[Config]:
         """Return every run of the plan once, checked, in the order of the grid."""
         found: dict[str, Config] = {}
@@ -83,6 +89,12 @@ class Plan:
         for variant in self.variants or ({},):
             for point in itertools.product(*self.grid.values()):
                 yield merged(variant, dict(zip(self.grid, point, strict=True)))
+
+
+def replaced(variant: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the variant with those of the changes that it has values of its own for."""
+    own = {key: value for key, value in changes.items() if key.partition(".")[0] in variant}
+    return merged(variant, own)
 
 
 def run_id(config: Config) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from fedcraft.errors import ConfigError
 from fedcraft.experiments.files import merged
 from fedcraft.experiments.names import did_you_mean
-from fedcraft.experiments.plan import Plan
+from fedcraft.experiments.plan import Plan, replaced
 from fedcraft.experiments.protocol import GRIDS, SCALES, Keys, Scale, small, tiny
 
 __all__ = ["Preset", "at_rates"]
@@ -43,7 +43,7 @@ class Preset:
         """The methods, or what stands for them, in the order of the table."""
         return list(dict.fromkeys(map(_name, self.variants)))
 
-    def plan(self, scale: Scale = "paper", methods: Sequence[str] = (), **changes: Any) -> Plan:
+    def plan(self, scale: Scale = "paper", methods: Sequence[str] = (), /, **changes: Any) -> Plan:
         """Return the runs; ``methods`` keeps only those (by name or label), ``changes`` win."""
         if scale not in SCALES:
             raise ConfigError(f"scale: expected one of {', '.join(SCALES)}, found {scale!r}")
@@ -51,8 +51,14 @@ class Preset:
         if self.seeds:
             grid["seed"] = list(self.seeds if scale == "paper" else self.seeds[:2])
         smaller = merged(self._shrink(scale), changes)
-        variants = [_replaced(variant, smaller) for variant in self._chosen(methods)]
-        return Plan(merged(self.base, smaller), grid, variants, f"preset {self.name}")
+        left = {key: values for key, values in grid.items() if key not in changes}
+        variants = [replaced(variant, smaller) for variant in self.chosen(methods)]
+        return Plan(merged(self.base, smaller), left, variants, f"preset {self.name}")
+
+    def repeats_of(self, plan: Plan) -> list[int]:
+        """Return the seeds to repeat the best settings with that the plan does not have itself."""
+        planned = {config.seed for config in plan.configs()}
+        return [seed for seed in self.repeats if seed not in planned]
 
     def _shrink(self, scale: Scale) -> Keys:
         if scale == "paper":
@@ -61,7 +67,8 @@ class Preset:
             return merged(small(self.base["model"]), self.small)
         return tiny(self.base["model"])
 
-    def _chosen(self, methods: Sequence[str]) -> tuple[Keys, ...]:
+    def chosen(self, methods: Sequence[str]) -> tuple[Keys, ...]:
+        """Return the variants of these methods, of all if none is named."""
         names = self.names
         for method in methods:
             if method not in names:
@@ -74,11 +81,6 @@ class Preset:
 
 def _name(variant: Keys) -> str:
     return str(variant.get("label", variant["method"]))
-
-
-def _replaced(variant: Keys, changes: Keys) -> Keys:
-    """Let a smaller scale or the user win where a variant sets the same key (its own rounds)."""
-    return merged(variant, {key: value for key, value in changes.items() if key in variant})
 
 
 def at_rates(method: str, client: float, server: float, **keys: Any) -> Keys:

@@ -9,6 +9,7 @@ __all__ = [
     "FEMNIST",
     "GRIDS",
     "METHODS",
+    "ROUNDS",
     "SCALES",
     "SEEDS",
     "Keys",
@@ -34,6 +35,7 @@ GRIDS: dict[Scale, dict[str, list[float]]] = {
     "tiny": {"client_lr": [0.05], "server_lr": [0.1]},
 }
 SEEDS = (77, 78, 79)
+ROUNDS = 500
 
 # The paper does not tell at which rates its figures of CIFAR and the CNN were made. These were the
 # best on CIFAR-10 after 30 rounds (`fedcraft reproduce search-cifar10-cnn`), client and server;
@@ -50,7 +52,13 @@ CNN_RATES: dict[str, tuple[float, float]] = {
 }
 
 # A diverged grid point is a result like any other: it ends its run, not the sweep.
-_COMMON = {"rounds": 500, "lr_decay": 0.999, "evaluate_every": 25, "seed": 77, "nonfinite": "stop"}
+_COMMON = {
+    "rounds": ROUNDS,
+    "lr_decay": 0.999,
+    "evaluate_every": 25,
+    "seed": 77,
+    "nonfinite": "stop",
+}
 FEMNIST: Keys = _COMMON | {
     "dataset": "femnist",
     "model": "mlp",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import fedcraft
 from fedcraft.errors import DataError
 from fedcraft.experiments.presets import Preset, Scale, preset
+from fedcraft.experiments.protocol import ROUNDS
 from fedcraft.experiments.results import beside_published, rank_correlation, stored
 from fedcraft.experiments.sweep import Observer, SweepResult, repeat_best, sweep
 
@@ -38,21 +39,36 @@ class Reproduction:
         ours = sorted(self.result.rows("test"), key=lambda row: order.index(row["method"]))
         return beside_published(ours, self.preset.published) if self.preset.published else ours
 
+    @property
+    def whole(self) -> bool:
+        """Whether every row is of the paper's scale and of its number of rounds."""
+        return self.scale == "paper" and all(row["rounds"] == ROUNDS for row in self.rows())
+
     def rank_correlation(self) -> float | None:
-        """Return how well our order of methods matches the paper's; None without its numbers."""
-        return rank_correlation(self.rows()) if self.preset.published else None
+        """Return how well our order of methods matches the paper's.
+
+        None without its numbers, and where ours were made in other rounds or at another scale.
+        """
+        return rank_correlation(self.rows()) if self.preset.published and self.whole else None
 
 
-def from_results(name: str, results: str | Path | None = None) -> Reproduction:
-    """Read the stored runs of an experiment."""
+def from_results(
+    name: str, results: str | Path | None = None, methods: Sequence[str] = ()
+) -> Reproduction:
+    """Read the stored runs of an experiment; ``methods`` keeps only those."""
     chosen = preset(name)
+    chosen.chosen(methods)  # a name that is not there is told
     folder = (Path(results) if results else results_folder()) / name
     if not folder.is_dir():
         raise DataError(
             f"{folder} does not exist: no results of {name!r} are stored there. Train from scratch "
             f"with --rerun, or at a smaller scale: fedcraft reproduce {name} --scale small"
         )
-    return Reproduction(chosen, stored(folder))
+    found = stored(folder)
+    kept = tuple(run for run in found.runs if not methods or run.method in methods)
+    if not kept:
+        raise DataError(f"{folder} holds no runs of {', '.join(methods) or name}")
+    return Reproduction(chosen, SweepResult(folder, kept))
 
 
 def rerun(
@@ -60,20 +76,21 @@ def rerun(
     scale: Scale = "paper",
     *,
     methods: Sequence[str] = (),
+    overrides: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     jobs: int = 0,
     observer: Observer | None = None,
-    **changes: Any,
 ) -> Reproduction:
     """Do all runs of an experiment; those that are done already in ``out`` are not done again.
 
-    Where the experiment asks for it, the best setting of each method is then repeated.
+    ``overrides`` change every run. Where the experiment asks for it, the best setting of each
+    method is then repeated.
     """
     chosen = preset(name)
-    plan = chosen.plan(scale, methods, **changes)
+    plan = chosen.plan(scale, methods, **(overrides or {}))
     folder = Path(out) if out else Path("runs") / f"{name}-{scale}"
     result = sweep(plan, out=folder, jobs=jobs, observer=observer)
-    result = repeat_best(result, chosen.repeats, jobs=jobs, observer=observer)
+    result = repeat_best(result, chosen.repeats_of(plan), jobs=jobs, observer=observer)
     return Reproduction(chosen, result, scale)
 
 

@@ -38,7 +38,7 @@ def collect(runs: Iterable[Result], folder: str | Path) -> Path:
     done = [run for run in runs if run.done]
     if not done:
         raise DataError("runs: expected at least one finished run to collect, found none")
-    shown = {run.directory for setting in best(done).values() for run in setting.runs}
+    shown = {run.directory for setting in best(done) for run in setting.runs}
     splits: set[str] = set()
     for run in done:
         whole = run.directory in shown

@@ -15,7 +15,13 @@ from fedcraft.experiments.build import (
     build_settings,
 )
 from fedcraft.experiments.config import Config
-from fedcraft.experiments.files import CONFIG_FILE, ConfigLike, load_config, write_config
+from fedcraft.experiments.files import (
+    CONFIG_FILE,
+    ConfigLike,
+    load_config,
+    read_toml,
+    write_config,
+)
 from fedcraft.experiments.plan import run_id
 from fedcraft.experiments.result import Result
 from fedcraft.experiments.tracking import trackers
@@ -68,9 +74,11 @@ def resume(
     """Bring a run to its end, from its last checkpoint or from the start; a finished one is left.
 
     The result is the same, bit for bit, as if it had never been interrupted. More ``rounds`` than
-    the run was planned for train it further, as if it had been planned so.
+    the run was planned for train it further to the model it would have had, had it been planned
+    so; where ``evaluate_every`` does not divide its old rounds, it keeps the evaluation at its old
+    end.
     """
-    result = Result(Path(directory))
+    result = _own_run(Path(directory))
     config = result.config
     if rounds is not None and rounds != config.rounds:
         config = _prolonged(result, rounds)
@@ -83,37 +91,48 @@ def resume(
         build_model(config, federation.dataset),
         build_settings(config),
         result.directory,
-        callbacks=(_Settle(config), *trackers(config, result.directory), *callbacks),
+        callbacks=(_Settle(result.config, config), *trackers(config, result.directory), *callbacks),
         resume=True,
     )
     return Result(result.directory)
 
 
+def _own_run(directory: Path) -> Result:
+    """Refuse what no run of ours wrote: an empty file is a valid configuration, of another run."""
+    path = directory / CONFIG_FILE
+    if "method" not in read_toml(path):
+        raise ConfigError(
+            f"{path}: method: expected the method of this run, found none: the file was damaged, "
+            f"or {directory} is no run directory. Start the run again in another folder"
+        )
+    return Result(directory)
+
+
 def _prolonged(result: Result, rounds: int) -> Config:
-    """Write the new number of rounds down before any of them: a run says what it is."""
     if rounds < result.config.rounds:
         raise ConfigError(
             f"rounds: expected at least the {result.config.rounds} that {result.directory} is "
             f"planned for, found {rounds}. Start a new run for fewer"
         )
-    config = result.config.but(rounds=rounds)
-    write_config(config, result.directory / CONFIG_FILE)
-    return config
+    return result.config.but(rounds=rounds)
 
 
 class _Settle(engine.Callback):
-    """Writes down the executor that ``auto`` chose: a repetition must not choose otherwise.
+    """Writes down what has been settled, once the directory is locked and before the first round.
 
-    ``serial`` and ``processes`` give the same bits, ``vectorized`` others, and ``auto`` looks at a
-    clock.
+    That is a new number of rounds, and the executor that ``auto`` chose, because a repetition must
+    not choose otherwise: ``serial`` and ``processes`` give the same bits, ``vectorized`` others,
+    and ``auto`` looks at a clock.
     """
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self, written: Config, config: Config) -> None:
+        self._written, self._config = written, config
 
     def on_start(self, info: engine.RunInfo) -> None:
-        if self._config.executor == "auto" and info.directory is not None:
-            write_config(self._config.but(executor=info.executor), info.directory / CONFIG_FILE)
+        auto = self._config.executor == "auto"
+        settled = self._config.but(executor=info.executor) if auto else self._config
+        if settled != self._written and info.directory is not None:
+            write_config(settled, info.directory / CONFIG_FILE)
 
 
 def _free(wanted: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Which of several runs speaks for its method.
+"""Which of several runs speaks for its method on its problem.
 
 The paper reports the learning rates with the best mean *test* accuracy. That is not honest: the
 test data had a say. Where clients keep a validation part, the rates are also chosen by it, and a
@@ -7,13 +7,13 @@ table says which of the two it shows.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self, TypeVar
 
 from fedcraft.experiments.config import MACHINE_KEYS
+from fedcraft.experiments.problems import fingerprint, problem_of
 from fedcraft.experiments.result import Result
 
 __all__ = [
@@ -22,7 +22,9 @@ __all__ = [
     "Setting",
     "best",
     "best_on_shared_seeds",
+    "by_problem",
     "can_validate",
+    "finals",
     "row",
     "settings_of",
 ]
@@ -51,7 +53,8 @@ class Setting:
 
     def final(self, metric: str) -> float:
         """Return the mean over the seeds of a number of the last evaluation."""
-        return sum(run.final(metric) for run in self.runs) / len(self.runs)
+        values = finals(self.runs, metric)
+        return sum(values) / len(values) if values else math.nan
 
     def score(self, judge: Judge) -> float:
         """Return what the choice goes by; a run that diverged or has no number never wins."""
@@ -60,22 +63,55 @@ class Setting:
         return -math.inf if lost else value
 
 
+class Ended(Protocol):
+    """A run that may have diverged."""
+
+    @property
+    def diverged(self) -> bool: ...
+
+    def final(self, metric: str) -> float: ...
+
+
+def finals(runs: Iterable[Ended], metric: str) -> list[float]:
+    """Return a number of the last evaluation of every seed that has been evaluated.
+
+    None at all if a seed diverged before it was: those that are left would flatter the setting.
+    """
+    values = [(run.diverged, run.final(metric)) for run in runs]
+    if any(diverged and not math.isfinite(value) for diverged, value in values):
+        return []
+    return [value for _, value in values if math.isfinite(value)]
+
+
+def by_problem(results: Iterable[Result]) -> list[list[Result]]:
+    """Group runs by problem, in the order in which the problems first appear."""
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        key = fingerprint(problem_of(result.config.values()))
+        groups.setdefault(key, []).append(result)
+    return list(groups.values())
+
+
 def settings_of(results: Iterable[Result]) -> list[Setting]:
     """Group runs by everything but the seed."""
     groups: dict[str, list[Result]] = {}
     for result in results:
         values = result.config.values()
         kept = {k: v for k, v in values.items() if k != "seed" and k not in MACHINE_KEYS}
-        groups.setdefault(json.dumps(kept, sort_keys=True), []).append(result)
+        groups.setdefault(fingerprint(kept), []).append(result)
     return [Setting(runs[0].method, tuple(runs)) for runs in groups.values()]
 
 
-def best(results: Iterable[Result], judge: Judge = "test") -> dict[str, Setting]:
-    """Return the best setting of every method; among equals the one with the smaller rates."""
-    rivals: dict[str, list[Setting]] = {}
-    for setting in settings_of(results):
-        rivals.setdefault(setting.method, []).append(setting)
-    return {method: _winner(settings, judge) for method, settings in rivals.items()}
+def best(results: Iterable[Result], judge: Judge = "test") -> list[Setting]:
+    """Return the best setting of every method, problem by problem.
+
+    Among equals it is the one with the smaller rates.
+    """
+    rivals: dict[tuple[int, str], list[Setting]] = {}
+    for number, runs in enumerate(by_problem(results)):
+        for setting in settings_of(runs):
+            rivals.setdefault((number, setting.method), []).append(setting)
+    return [_winner(settings, judge) for settings in rivals.values()]
 
 
 def _winner(settings: Sequence[Setting], judge: Judge) -> Setting:
@@ -124,5 +160,7 @@ def row(setting: Setting, judge: Judge) -> dict[str, Any]:
         "client_lr": config.client_lr,
         "server_lr": config.server_lr,
         "seeds": len(setting.runs),
+        "rounds": min(int(run.status.get("round", 0)) for run in setting.runs),
+        "diverged": sum(run.diverged for run in setting.runs),
         "chosen_on": judge,
     }

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedcraft.experiments.config import Config
-from fedcraft.experiments.files import CONFIG_FILE, to_toml
+from fedcraft.errors import ConfigError
+from fedcraft.experiments.config import MACHINE_KEYS, Config
+from fedcraft.experiments.files import CONFIG_FILE, write_config
 from fedcraft.experiments.plan import Plan, run_id
 from fedcraft.experiments.pool import Outcome, Runner, run_all
+from fedcraft.experiments.problems import problem_of, tail
 from fedcraft.experiments.result import Result
-from fedcraft.experiments.select import Judge, Setting, best, can_validate, row
+from fedcraft.experiments.select import Judge, Setting, best, by_problem, can_validate, row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,26 +42,60 @@ class Observer:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """The runs of a sweep, what failed, and which run speaks for each method."""
+    """The runs of a sweep, what failed, and which run speaks for each method.
+
+    ``problem`` names the problem of the runs where a sweep has several of them.
+    """
 
     folder: Path
     runs: tuple[Result, ...]
     failures: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+
+    @property
+    def done(self) -> tuple[Result, ...]:
+        """The runs that have come to their end."""
+        return tuple(run for run in self.runs if run.done)
 
     @property
     def judges(self) -> tuple[Judge, ...]:
         """How a run can be chosen: on test data always, on validation data where there are some."""
-        return ("validation", "test") if can_validate(self.runs) else ("test",)
+        some = any(map(can_validate, by_problem(self.runs)))
+        return ("validation", "test") if some else ("test",)
+
+    def problems(self) -> list[SweepResult]:
+        """Return the sweep problem by problem: methods compare on one and the same."""
+        groups = by_problem(self.runs)
+        if len(groups) < 2:
+            return [self]
+        about = [problem_of(runs[0].config.values()) for runs in groups]
+        names = [f"{one['dataset']} & {one['model']}{tail(one, about)}" for one in about]
+        return [
+            SweepResult(self.folder, tuple(runs), self.failures, name)
+            for name, runs in zip(names, groups, strict=True)
+        ]
 
     def best(self, judge: Judge | None = None) -> dict[str, Setting]:
-        """Return the best setting of each method, by validation data if there are some."""
-        finished = [run for run in self.runs if run.done]
-        return best(finished, judge or self.judges[0])
+        """Return the best setting of each method, by validation data if there are some.
+
+        Where the sweep has several problems, a method has one on each: ``craft on PROBLEM``.
+        """
+        return {
+            f"{setting.method} on {part.problem}" if part.problem else setting.method: setting
+            for part in self.problems()
+            for setting in best(part.done, part._judge(judge))
+        }
 
     def rows(self, judge: Judge | None = None) -> list[dict[str, Any]]:
-        """Return the paper's table, one dictionary per method."""
-        chosen = judge or self.judges[0]
-        return [row(setting, chosen) for setting in self.best(chosen).values()]
+        """Return the paper's table, one dictionary per method; they say which problem if several.
+
+        A problem without validation data is judged on test data, and says so.
+        """
+        return [
+            ({"problem": part.problem} if part.problem else {}) | row(setting, part._judge(judge))
+            for part in self.problems()
+            for setting in part.best(judge).values()
+        ]
 
     def table(self, judge: Judge | None = None) -> pd.DataFrame:
         """Return the paper's table: mean, best10, worst10, std, conflicts per round, rates."""
@@ -71,9 +107,13 @@ class SweepResult:
         """Return the per-client tables of all runs, with the columns run and method."""
         import pandas
 
-        done = [run for run in self.runs if run.done]
-        tables = [run.clients().assign(run=run.directory.name, method=run.method) for run in done]
+        tables = [
+            run.clients().assign(run=run.directory.name, method=run.method) for run in self.done
+        ]
         return pandas.concat(tables, ignore_index=True)
+
+    def _judge(self, wanted: Judge | None) -> Judge:
+        return wanted if wanted in self.judges else self.judges[0]
 
 
 def sweep(
@@ -123,8 +163,10 @@ def repeat_best(
         return result
     plan = Plan({}, {"seed": list(seeds)}, variants, "repetitions")
     more = sweep(plan, out=result.folder, jobs=jobs, observer=observer)
-    failures = {**result.failures, **more.failures}
-    return SweepResult(result.folder, (*result.runs, *more.runs), failures)
+    runs = {run.directory: run for run in (*result.runs, *more.runs)}
+    tried_again = {run.directory.name for run in more.runs}
+    failures = {name: why for name, why in result.failures.items() if name not in tried_again}
+    return SweepResult(result.folder, tuple(runs.values()), failures | dict(more.failures))
 
 
 def cores() -> int:
@@ -153,10 +195,26 @@ def _place(folder: Path, config: Config) -> Result:
     path = directory / CONFIG_FILE
     if not path.exists():
         directory.mkdir(parents=True, exist_ok=True)
-        temporary = directory / f".{CONFIG_FILE}.{os.getpid()}"
-        temporary.write_text(to_toml(config.values()), encoding="utf-8")
-        temporary.replace(path)
-    return Result(directory)
+        write_config(config, path)
+    result = Result(directory)
+    if run_id(result.config) != directory.name:
+        raise ConfigError(_no_longer(result, config))
+    return result
+
+
+def _no_longer(result: Result, planned: Config) -> str:
+    """Say why a folder is not the run that its name stands for."""
+    found, wanted = result.config.values(), planned.values()
+    changed = [
+        f"{key} is {found.get(key)!r} instead of {wanted.get(key)!r}"
+        for key in {**wanted, **found}
+        if key not in MACHINE_KEYS and found.get(key) != wanted.get(key)
+    ]
+    return (
+        f"{result.directory}: its {CONFIG_FILE} is no longer that of the run in this sweep: "
+        f"{', '.join(changed)}. Move the folder out of {result.directory.parent}, and the same "
+        "command does the run anew"
+    )
 
 
 def _work(directories: list[Path], jobs: int, watcher: Observer, runner: Runner) -> dict[str, str]:

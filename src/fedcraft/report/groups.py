@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -20,19 +19,15 @@ from typing import Any, Literal
 import numpy as np
 
 from fedcraft.experiments.config import MACHINE_KEYS
-from fedcraft.experiments.select import best_on_shared_seeds
+from fedcraft.experiments.problems import fingerprint, flatten, problem_of, tail
+from fedcraft.experiments.select import best_on_shared_seeds, finals
 from fedcraft.report.names import Style, display_name, in_order, problem_name, styles
 from fedcraft.report.runs import RunData
 
-__all__ = ["Entry", "Judge", "Problem", "Setting", "flatten", "group"]
+__all__ = ["Entry", "Judge", "Problem", "Setting", "group"]
 
 Judge = Literal["test", "validation"]
 _SCORE = {"test": "mean", "validation": "validation_mean"}
-_PROBLEM_KEYS = (
-    *("dataset", "model", "clients", "clients_per_round", "partition", "alpha", "min_size"),
-    *("shards_per_client", "max_samples", "samples", "train_fraction", "validation_fraction"),
-    *("data_options", "model_options"),
-)
 _NOT_SETTING = MACHINE_KEYS | {"seed", "label"}
 
 
@@ -53,7 +48,7 @@ class Setting:
         return Setting(self.config, tuple(run for run in self.runs if run.seed in seeds))
 
     def final(self, metric: str) -> float:
-        """The final value of ``metric``, averaged over the seeds that have one."""
+        """The final value of ``metric``, averaged over the seeds; see :meth:`finals`."""
         values = self.finals(metric)
         return float(np.mean(values)) if values else math.nan
 
@@ -63,9 +58,8 @@ class Setting:
         return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
 
     def finals(self, metric: str) -> list[float]:
-        """The final value of ``metric`` of each seed that has one."""
-        values = (run.final(metric) for run in self.runs)
-        return [value for value in values if math.isfinite(value)]
+        """The final value of ``metric`` of each seed; none if one diverged before it had any."""
+        return finals(self.runs, metric)
 
     def score(self, judge: Judge) -> tuple[bool, float, int]:
         """What the choice goes by: a setting that diverged or has no number never wins."""
@@ -117,48 +111,41 @@ class Problem:
         return next((e for e in self.entries if e.name == name), None)
 
 
-def group(runs: Iterable[RunData]) -> list[Problem]:
-    """The problems of ``runs`` in the order they first appear."""
+def group(runs: Iterable[RunData], judge: Judge | None = None) -> list[Problem]:
+    """The problems of ``runs`` in the order they first appear, judged as they can be or are told.
+
+    ``judge="test"`` chooses as the paper does, also where validation data could choose.
+    """
     by_problem: dict[str, list[RunData]] = defaultdict(list)
     for run in runs:
-        by_problem[_fingerprint(_problem_config(run.config))].append(run)
+        by_problem[fingerprint(problem_of(run.config))].append(run)
     looks = styles(run.name for members in by_problem.values() for run in members)
-    configs = [_problem_config(members[0].config) for members in by_problem.values()]
+    configs = [problem_of(members[0].config) for members in by_problem.values()]
     return [
-        _problem(_title(config, configs), config, members, looks)
+        Problem(_title(config, configs), config, chosen, _entries(members, chosen, looks))
         for config, members in zip(configs, by_problem.values(), strict=True)
+        for chosen in (judge or _judge(members),)
     ]
 
 
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
-
-
-def _problem(
-    title: str, config: Mapping[str, Any], runs: list[RunData], looks: Mapping[str, Style]
-) -> Problem:
+def _entries(runs: list[RunData], judge: Judge, looks: Mapping[str, Style]) -> tuple[Entry, ...]:
     by_name: dict[str, list[RunData]] = defaultdict(list)
     for run in runs:
         by_name[run.name].append(run)
+    return tuple(Entry(n, looks[n], judge, _settings(by_name[n])) for n in in_order(by_name))
+
+
+def _judge(runs: list[RunData]) -> Judge:
     scored = [run for run in runs if len(run.evaluations)]
     validated = scored and all("validation_mean" in run.evaluations for run in scored)
-    judge: Judge = "validation" if validated else "test"
-    entries = (Entry(n, looks[n], judge, _settings(by_name[n])) for n in in_order(by_name))
-    return Problem(title, config, judge, tuple(entries))
+    return "validation" if validated else "test"
 
 
 def _settings(runs: list[RunData]) -> tuple[Setting, ...]:
     """Group by everything but the seed; of a seed run twice the longer run counts."""
     by_config: dict[str, dict[int, RunData]] = defaultdict(dict)
     for run in runs:
-        seeds = by_config[_fingerprint(_setting_config(run.config))]
+        seeds = by_config[fingerprint(_setting_config(run.config))]
         known = seeds.get(run.seed)
         if known is None or run.last_round > known.last_round:
             seeds[run.seed] = run
@@ -168,21 +155,9 @@ def _settings(runs: list[RunData]) -> tuple[Setting, ...]:
 
 def _title(config: Mapping[str, Any], others: list[dict[str, Any]]) -> str:
     """Data set and model as in the paper's table heads, and what else tells them apart."""
-    same = [o for o in others if (o["dataset"], o["model"]) == (config["dataset"], config["model"])]
-    keys = {key: None for other in same for key in other}
-    extra = [key for key in keys if any(o.get(key) != config.get(key) for o in same)]
-    tail = "".join(f", {key} {config.get(key, 'none')}" for key in extra)
-    return f"{problem_name(config['dataset'])} & {problem_name(config['model'])}{tail}"
-
-
-def _problem_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    found = flatten({key: config[key] for key in _PROBLEM_KEYS if config.get(key) is not None})
-    return {"dataset": "data", "model": "model"} | found
+    names = f"{problem_name(config['dataset'])} & {problem_name(config['model'])}"
+    return names + tail(config, others)
 
 
 def _setting_config(config: Mapping[str, Any]) -> dict[str, Any]:
     return flatten({key: value for key, value in config.items() if key not in _NOT_SETTING})
-
-
-def _fingerprint(config: Mapping[str, Any]) -> str:
-    return json.dumps(config, sort_keys=True, default=str)

@@ -97,11 +97,12 @@ def _problem_view(number: int, problem: Problem) -> dict[str, Any]:
 
 def _facts(problem: Problem, table: pd.DataFrame) -> list[str]:
     config = problem.entries[0].chosen.config
+    planned = max((int(e.chosen.config.get("rounds", 0)) for e in problem.entries), default=0)
     seeds = int(table["seeds"].max())
     states = table["state"].value_counts()
     return [
         f"{config.get('clients', '?')} clients, {config.get('clients_per_round', '?')} per round",
-        f"{int(table['rounds'].max())} of {config.get('rounds', '?')} rounds",
+        f"{int(table['rounds'].max())} of {planned or '?'} rounds",
         f"{seeds} seed{'s' if seeds > 1 else ''}",
         *(f"{n} {state}" for state, n in states.items() if state != "finished"),
     ]

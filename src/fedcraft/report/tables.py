@@ -8,7 +8,7 @@ from typing import Any
 
 from fedcraft.errors import InputError
 from fedcraft.report.extras import needs
-from fedcraft.report.groups import Entry, Problem, group
+from fedcraft.report.groups import Entry, Judge, Problem, group
 from fedcraft.report.ranks import METRICS
 from fedcraft.report.render import latex, markdown
 from fedcraft.report.runs import RunData
@@ -20,7 +20,7 @@ with needs("pandas"):
 __all__ = ["render", "summary"]
 
 
-def summary(runs: Iterable[RunData]) -> pd.DataFrame:
+def summary(runs: Iterable[RunData], judge: Judge | None = None) -> pd.DataFrame:
     """One row per problem and method, at the setting with the best final mean accuracy.
 
     Columns: ``problem, dataset, model, method, label``; the final ``mean, best10, worst10, std``
@@ -28,8 +28,9 @@ def summary(runs: Iterable[RunData]) -> pd.DataFrame:
     average) and ``conflicts`` (under the method's own step) per round; ``rounds, seeds, settings``
     (how many were tried), ``client_lr, server_lr``, ``state``. ``chosen_on`` says whether
     validation or test data chose the setting; ``mean_on_test`` is the mean that test data choose.
+    Validation data choose where there are some, unless ``judge`` is ``"test"``, as in the paper.
     """
-    rows = [_row(problem, entry) for problem in group(runs) for entry in problem.entries]
+    rows = [_row(problem, entry) for problem in group(runs, judge) for entry in problem.entries]
     return pd.DataFrame(rows)
 
 

@@ -71,8 +71,10 @@ def _caution(problem: Problem, ranked: pd.DataFrame) -> str:
 def _sooner(problem: Problem, method: str, level: float) -> str:
     """After how many rounds the winner passed the runner-up's final mean."""
     entry = problem.entry(method)
-    rounds = curve(entry.chosen, "mean")["mean"] if entry else pd.Series(dtype=float)
+    if entry is None:
+        return ""
+    rounds = curve(entry.chosen, "mean")["mean"]
     passed = rounds[rounds >= level]
     if passed.empty or passed.index[0] == rounds.index[-1]:
         return ""
-    return f"It passed the runner-up's final mean after round {int(passed.index[0])}."
+    return f"{entry.label} passed the runner-up's final mean after round {int(passed.index[0])}."

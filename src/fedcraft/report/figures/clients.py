@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedcraft.report.extras import needs
-from fedcraft.report.figures.style import colour, panels, shared_legend
+from fedcraft.report.figures.style import colour, legend_name, panels, shared_legend
 from fedcraft.report.groups import Entry, Problem
 from fedcraft.report.names import BASELINE, COLOURS, OURS
 from fedcraft.report.sections.clients import accuracies
@@ -128,7 +128,7 @@ def _histograms(ax: Axes, entries: Sequence[Entry]) -> None:
         values = accuracies(entry)
         # Several seeds: clients per seed, so that methods with more seeds do not look taller.
         look: Any = {"weights": np.full(len(values), 1 / len(entry.runs)), "color": colour(entry)}
-        ax.hist(values, _BINS, alpha=0.35, label=entry.label, **look)
+        ax.hist(values, _BINS, alpha=0.35, label=legend_name(entry), **look)
         ax.hist(values, _BINS, histtype="step", linewidth=1.2, **look)
     ax.set_xlim(0, 1)
 

@@ -38,8 +38,9 @@ def heatmap(problems: Sequence[Problem]) -> Figure | None:
     for i, (problem, entry, grid) in enumerate(drawn):
         ax = figure.add_subplot(-(-len(drawn) // columns), columns, i + 1)
         _rate_panel(ax, grid, *bounds[problem.title])
-        ax.set(title=_title(problem, entry, problems), xlabel=r"Server rate $\eta_g$")
-        ax.set_ylabel(r"Client rate $\eta_l$" if i % columns == 0 else "")
+        ax.set_title(_title(problem, entry, problems))
+        ax.set_xlabel(r"Server rate $\eta_g$", parse_math=True)
+        ax.set_ylabel(r"Client rate $\eta_l$" if i % columns == 0 else "", parse_math=True)
     return figure
 
 

@@ -15,7 +15,7 @@ with needs("matplotlib"):
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["colour", "line", "panels", "paper_style", "shared_legend"]
+__all__ = ["colour", "legend_name", "line", "panels", "paper_style", "shared_legend"]
 
 _RC: Any = {
     "font.family": "STIXGeneral",
@@ -33,6 +33,7 @@ _RC: Any = {
     "legend.fontsize": 9,
     "lines.linewidth": 1.4,
     "lines.markersize": 4,
+    "text.parse_math": False,  # a dollar in somebody's label is a dollar
     "pdf.fonttype": 42,  # editable text in PDF
     "svg.fonttype": "none",  # text stays text in SVG
     "svg.hashsalt": "fedcraft",  # the same runs give the same bytes
@@ -77,8 +78,13 @@ def line(entry: Entry) -> dict[str, Any]:
         "markerfacecolor": "white",
         "linewidth": 2.0 if entry.style.strong else 1.3,
         "zorder": 4 if entry.style.strong else 3,
-        "label": entry.label,
+        "label": legend_name(entry),
     }
+
+
+def legend_name(entry: Entry) -> str:
+    """The method in a legend, where matplotlib would leave a name with a leading _ out."""
+    return f" {entry.label}" if entry.label.startswith("_") else entry.label
 
 
 def shared_legend(figure: Figure, axes: list[Axes]) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedcraft.report.groups import Entry, Problem, flatten
+from fedcraft.experiments.problems import flatten
+from fedcraft.report.groups import Entry, Problem
 from fedcraft.report.runs import RunData
 
 __all__ = ["configuration", "environment", "run_list"]
