@@ -43,7 +43,7 @@ class ProgressBar(Callback):
         self._numbers = _Numbers()
 
     def on_start(self, info: RunInfo) -> None:
-        self._bar.console.print(_headline(info), highlight=False)
+        self._bar.console.print(_headline(info), markup=False, highlight=False)
         self._bar.start()
         self._task = self._bar.add_task(
             self._title or "rounds",
