@@ -110,7 +110,7 @@ def test_a_data_set_on_disk_travels_as_a_plain_array(job, tmp_path):
     dataset = job.federation.dataset
     mapped = np.memmap(tmp_path / "x", np.float32, "w+", shape=(len(dataset), 64))
     mapped[:] = job.tensors.inputs.reshape(len(dataset), 64)
-    plain = replace(dataset, inputs=mapped, mean=(0.0,), std=(1.0,), scale=1.0)
+    plain = replace(dataset, inputs=mapped, mean=(0.0,), std=(1.0,), scale=255.0)
     federation = replace(job.federation, dataset=plain)
     moved = replace(job, federation=federation, tensors=federation.tensors())
     shipment = parcels.ship(moved, server_desk(job), SLOTS)
