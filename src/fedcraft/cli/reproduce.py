@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -104,32 +105,30 @@ def reproduce(
         stored = from_results(name, results, method or ())
         finish_reproduction(stored, out or Path("runs") / name, quiet, as_json)
         return
-    size, chosen = scale or "paper", preset(name)
-    if store and size != "paper" and results is None:
-        raise ConfigError(
-            f"--store: results/{name} is for runs at the scale paper, but --scale is {size}. "
-            "Name another folder with --results"
-        )
+    size, chosen, methods = scale or "paper", preset(name), method or ()
+    if store and results is None:
+        _refuse_to_store(name, size)
     if estimate or not (quiet or as_json):
-        plan = chosen.plan(size, method or (), **changes)
+        plan = chosen.plan(size, methods, **changes)
         repeats = len(chosen.repeats_of(plan))
         print_estimate(plan.configs(), jobs, as_json and estimate, repeats)
     if estimate:
         return
     folder = out or Path("runs") / f"{name}-{size}"
+    work = partial(train, name, size, methods=methods, overrides=changes)
     with sweep_bar(quiet or as_json) as bar:
-        made = train(
-            name,
-            size,
-            methods=method or (),
-            overrides=changes,
-            out=folder,
-            jobs=jobs,
-            observer=bar,
-        )
+        made = work(out=folder, jobs=jobs, observer=bar)
     if store and made.result.done:
         collect(made.result.runs, (results or Path("results")) / name)
     finish_reproduction(made, folder, quiet, as_json)
+
+
+def _refuse_to_store(name: str, size: str) -> None:
+    if size != "paper":
+        raise ConfigError(
+            f"--store: results/{name} is for runs at the scale paper, but --scale is {size}. "
+            "Name another folder with --results"
+        )
 
 
 def _refuse_to_train(changes: Mapping[str, Any], store: bool) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from fedcraft.errors import ConfigError
 from fedcraft.experiments.config import MACHINE_KEYS, Config
 from fedcraft.experiments.files import checked, merged, read_toml
+from fedcraft.experiments.problems import flatten
 
 __all__ = ["Plan", "replaced", "run_id"]
 
@@ -63,7 +64,7 @@ class Plan:
             raise ConfigError(
                 f"{source}: variants: expected tables, found {variants!r}. Write [[variants]]"
             )
-        return cls(base, _flat(grid), variants, source)
+        return cls(base, flatten(grid), variants, source)  # TOML reads a dotted key as a table
 
     def over(self, changes: Mapping[str, Any]) -> Plan:
         """Let ``changes`` of every run win where the grid or a variant sets the same key."""
@@ -106,14 +107,3 @@ def run_id(config: Config) -> str:
     counted = {key: value for key, value in config.values().items() if key not in MACHINE_KEYS}
     digest = hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:10]
     return f"{re.sub(r'[^a-z0-9]+', '-', config.name.lower()).strip('-') or 'run'}-{digest}"
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted keys of a grid: TOML reads ``aggregator.tau`` in a table as a table in a table."""
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat

@@ -106,8 +106,7 @@ class Strategy(FlowerStrategy):
         self.model, self.layout = model, layout
         self.run_dir = None if run_dir is None else Path(run_dir)
         self.min_clients, self.attempts = min_clients, attempts
-        self.max_update_norm = max_update_norm
-        self.reply, self.one_thread = reply, one_thread
+        self.max_update_norm, self.reply, self.one_thread = max_update_norm, reply, one_thread
         self.settings = settings_of(self.method, max(min_train_nodes, 1), training)
         _check(self)
         self.step: ServerStep | None = None
