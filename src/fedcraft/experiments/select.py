@@ -18,6 +18,7 @@ from fedcraft.experiments.result import Result
 
 __all__ = [
     "COLUMNS",
+    "SCORE",
     "Judge",
     "Setting",
     "best",
@@ -30,7 +31,8 @@ __all__ = [
 ]
 
 Judge = Literal["test", "validation"]
-_SCORE = {"test": "mean", "validation": "validation_mean"}
+SCORE = {"test": "mean", "validation": "validation_mean"}
+"""The number of an evaluation that each judge goes by."""
 
 COLUMNS = ("mean", "best10", "worst10", "std")
 """The columns of the paper's tables."""
@@ -58,7 +60,7 @@ class Setting:
 
     def score(self, judge: Judge) -> float:
         """Return what the choice goes by; a run that diverged or has no number never wins."""
-        value = self.final(_SCORE[judge])
+        value = self.final(SCORE[judge])
         lost = math.isnan(value) or any(run.diverged for run in self.runs)
         return -math.inf if lost else value
 

@@ -14,20 +14,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from fedcraft.experiments.config import MACHINE_KEYS
 from fedcraft.experiments.problems import fingerprint, flatten, problem_of, tail
-from fedcraft.experiments.select import best_on_shared_seeds, finals
+from fedcraft.experiments.select import SCORE, Judge, best_on_shared_seeds, finals
 from fedcraft.report.names import Style, display_name, in_order, problem_name, styles
 from fedcraft.report.runs import RunData
 
 __all__ = ["Entry", "Judge", "Problem", "Setting", "group"]
 
-Judge = Literal["test", "validation"]
-_SCORE = {"test": "mean", "validation": "validation_mean"}
 _NOT_SETTING = MACHINE_KEYS | {"seed", "label"}
 
 
@@ -63,7 +61,7 @@ class Setting:
 
     def score(self, judge: Judge) -> tuple[bool, float, int]:
         """What the choice goes by: a setting that diverged or has no number never wins."""
-        value = self.final(_SCORE[judge])
+        value = self.final(SCORE[judge])
         sound = math.isfinite(value) and not any(run.diverged for run in self.runs)
         return sound, value if sound else 0.0, max(run.last_round for run in self.runs)
 
