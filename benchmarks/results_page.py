@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.curves_page import curve_tables
 from benchmarks.pages import filled, table
 from benchmarks.results_figures import write_result_figures
 from benchmarks.speed_page import speed_blocks, speed_summary
@@ -25,6 +26,7 @@ RESULTS = ROOT / "results"
 # What the paper prints for CRAFT on FEMNIST, and how far from it we want to be at most.
 AIMS = {"mean": 0.01, "best10": 0.01, "worst10": 0.02, "std": 0.01}
 OTHERS_AIM = 0.03
+CURVES = ("curves-cifar10-cnn",)
 _SHORT = ("fedavg", "fedavgm", "fedfv", "config", "craft")
 _COLUMNS = {"mean": "mean", "best10": "best 10 %", "worst10": "worst 10 %", "std": "std"}
 
@@ -48,6 +50,7 @@ def results_blocks() -> dict[str, str]:
         "variants": variant_notes(femnist, variants),
         "variants verdict": variant_verdict(femnist, variants),
         "ablation femnist": _ablation(from_results("ablation-femnist", RESULTS)),
+        **{study: curve_tables(from_results(study, RESULTS)) for study in CURVES},
     }
 
 
@@ -152,33 +155,6 @@ def _ablation(made: Reproduction) -> str:
         for row in _with_spread(made)
     )
     return table(("variant", *_COLUMNS.values(), "clients in conflict a round"), rows)
-
-
-_ROUNDS = (25, 50, 75, 100, 150, 200, 300, 400, 500)
-
-
-def _curves(made: Reproduction) -> str:
-    """The mean accuracy at equal rounds, then the last evaluation beside the paper's 500 rounds."""
-    runs = {run.method: run for run in made.result.runs}
-    means = {name: _means_by_round(run) for name, run in runs.items()}
-    shown = [number for number in _ROUNDS if any(number in found for found in means.values())]
-    rows = (
-        [
-            display_name(row["method"]),
-            f"{row['client_lr']:g}, {row['server_lr']:g}",
-            *(means[row["method"]].get(number, "") for number in shown),
-            *(f"{row[column]:.3f}" for column in ("best10", "worst10", "std")),
-            f"{row['mean_paper']:.3f}",
-        ]
-        for row in made.rows()
-    )
-    heads = ("method", "rates", *map(str, shown), "best 10 %", "worst 10 %", "std", "paper, 500")
-    return table(heads, rows)
-
-
-def _means_by_round(run: Result) -> dict[int, str]:
-    records = (record for record in run.records if record.get("evaluation"))
-    return {record["round"]: f"{record['evaluation']['mean']:.3f}" for record in records}
 
 
 PAGES: dict[str, Callable[[], dict[str, str]]] = {
