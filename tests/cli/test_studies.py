@@ -212,13 +212,15 @@ def test_nothing_but_failures_is_told_as_such(
         assert "ValueError: it broke" in told
 
 
-def interrupt(process: subprocess.Popen[str], started: Path) -> tuple[str, int]:
+def interrupt(
+    process: subprocess.Popen[str], started: Path, number: int = signal.SIGINT
+) -> tuple[str, int]:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
         if started.is_file() and started.stat().st_size > 0:
             break
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, told = process.communicate(timeout=120)
     return told, process.returncode
 
@@ -250,7 +252,8 @@ def test_ctrl_c_saves_a_checkpoint_and_prints_the_resume_command(here: Path) -> 
 
 
 @pytest.mark.slow
-def test_ctrl_c_in_a_sweep_saves_checkpoints_of_its_runs(here: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_a_scheduler_leave_checkpoints_of_a_sweep(number: int, here: Path) -> None:
     (here / "mine.toml").write_text(
         "rounds = 3000\nclients = 10\nclients_per_round = 4\ncheckpoint_every = 0\n"
         "evaluate_every = 0\n[grid]\nseed = [1]\n"
@@ -260,7 +263,7 @@ def test_ctrl_c_in_a_sweep_saves_checkpoints_of_its_runs(here: Path) -> None:
     while not list(here.glob("out/*/metrics.jsonl")) and time.monotonic() < deadline:
         time.sleep(0.05)
     (table,) = here.glob("out/*/metrics.jsonl")
-    told, code = interrupt(process, table)
+    told, code = interrupt(process, table, number)
     assert code == 130
     assert "The same command goes on" in told
     assert Result(table.parent).state == "interrupted"

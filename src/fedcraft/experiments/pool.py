@@ -16,12 +16,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Ended", "Outcome", "Progress", "Runner", "run_all"]
+__all__ = ["Ended", "Outcome", "Progress", "Runner", "run_all", "terminable"]
 
 Progress = Callable[[Path, dict[str, Any]], None]
 """Told now and then how far a run is: its directory and a record with ``round``."""
@@ -65,9 +65,24 @@ def run_all(
     except BaseException:
         for worker in workers:
             worker.interrupt()
+        for worker in workers:
+            worker.see_off()
         raise
     outcomes = {outcome.directory: outcome for worker in workers for outcome in worker.outcomes}
     return [outcomes[directory] for directory in order if directory in outcomes]
+
+
+@contextlib.contextmanager
+def terminable() -> Iterator[None]:
+    """Let SIGTERM, which is how schedulers end a job, be what Ctrl-C is."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _Worker(threading.Thread):
@@ -91,16 +106,19 @@ class _Worker(threading.Thread):
             raise self._error
 
     def interrupt(self) -> None:
-        """Ask the child for a last checkpoint, as Ctrl-C would, and see it off."""
+        """Ask the child for a last checkpoint, as Ctrl-C would."""
         self._stopping = True
-        child = self._child
-        if child is None or child.poll() is not None:
+        if self._child is not None and self._child.poll() is None:
+            self._child.send_signal(signal.SIGINT)
+
+    def see_off(self) -> None:
+        """Wait for the child's last checkpoint, but not for ever."""
+        if self._child is None:
             return
-        child.send_signal(signal.SIGINT)
         try:
-            child.wait(_PATIENCE)
+            self._child.wait(_PATIENCE)
         except subprocess.TimeoutExpired:
-            child.kill()
+            self._child.kill()
 
     def run(self) -> None:
         """Take directories until there are none left, then let the child go."""

@@ -14,7 +14,7 @@ from fedcraft.errors import ConfigError
 from fedcraft.experiments.config import MACHINE_KEYS, Config
 from fedcraft.experiments.files import CONFIG_FILE, write_config
 from fedcraft.experiments.plan import Plan, run_id
-from fedcraft.experiments.pool import Outcome, Runner, run_all
+from fedcraft.experiments.pool import Outcome, Runner, run_all, terminable
 from fedcraft.experiments.problems import problem_of, tail
 from fedcraft.experiments.result import Result
 from fedcraft.experiments.select import Judge, Setting, best, by_problem, can_validate, row
@@ -137,7 +137,8 @@ def sweep(
     watcher = observer or Observer()
     waiting = [result.directory for result in results if not result.done]
     watcher.planned(results, len(waiting))
-    failures = _work(waiting, jobs or cores(), watcher, runner)
+    with terminable():
+        failures = _work(waiting, jobs or cores(), watcher, runner)
     fresh = tuple(Result(result.directory) for result in results)
     return SweepResult(folder, fresh, failures)
 
