@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import statistics
+from collections.abc import Iterable, Iterator, Mapping
 
 from benchmarks.pages import table
-from fedcraft.experiments.published import TABLES
+from fedcraft.experiments.published import AUTHORS_RUNS, TABLES, Published
 from fedcraft.experiments.reproduce import Reproduction
 from fedcraft.experiments.result import Result
 from fedcraft.report.names import display_name
@@ -21,25 +22,29 @@ def curve_tables(made: Reproduction) -> str:
     """The mean by round, then every score after the rounds that several methods ended with."""
     runs = {run.method: run for run in made.result.runs}
     ordered = {name: runs[name] for name in made.preset.names if name in runs}
-    return f"{_means(ordered)}\n\n{_scores(ordered, made.preset.published)}"
+    published = made.preset.published or ""
+    return f"{_means(ordered, published)}\n\n{_scores(ordered, published)}"
 
 
-def _means(runs: Mapping[str, Result]) -> str:
-    found = {name: _evaluations(run) for name, run in runs.items()}
+def _means(runs: Mapping[str, Result], published: str) -> str:
+    found = {name: _means_by_round(run) for name, run in runs.items()}
     shown = [number for number in _ROUNDS if any(number in each for each in found.values())]
-    rows = (
-        [display_name(name), _rates(run), *(_cell(found[name], number) for number in shown)]
-        for name, run in runs.items()
-    )
+    rows = [
+        [display_name(name), _rates(run), *_cells(found[name], shown)] for name, run in runs.items()
+    ]
+    if published in AUTHORS_RUNS:
+        theirs = AUTHORS_RUNS[published]
+        rows.append(["CRAFT, the authors' run", "0.005, 0.1", *_cells(theirs, shown)])
     return table(("mean after round", "rates (client, server)", *map(str, shown)), rows)
 
 
-def _scores(runs: Mapping[str, Result], published: str | None) -> str:
-    paper = TABLES[published] if published else {}
+def _scores(runs: Mapping[str, Result], published: str) -> str:
+    paper = TABLES.get(published, {})
     ends = sorted({run.config.rounds for run in runs.values()})
     rows = (row for end in ends for row in _rows_after(end, runs))
     beside = ([*row, _paper_mean(paper, name)] for name, row in rows)
-    return table(("method", "rounds", *_SCORES.values(), "the paper's mean, 500 rounds"), beside)
+    heads = ("method", "rounds", *_SCORES.values(), "mean over the last fifth")
+    return table((*heads, "the paper's mean, 500 rounds"), beside)
 
 
 def _rows_after(end: int, runs: Mapping[str, Result]) -> Iterator[tuple[str, list[str]]]:
@@ -47,7 +52,13 @@ def _rows_after(end: int, runs: Mapping[str, Result]) -> Iterator[tuple[str, lis
         scores = _evaluations(run).get(end)
         if scores:
             cells = (f"{scores[score]:.3f}" for score in _SCORES)
-            yield name, [display_name(name), str(end), *cells]
+            yield name, [display_name(name), str(end), *cells, f"{_lately(run, end):.3f}"]
+
+
+def _lately(run: Result, end: int) -> float:
+    """The mean over the last rounds: one alone depends much on who took part in it."""
+    means = _means_by_round(run)
+    return statistics.fmean(means[number] for number in means if 0.8 * end < number <= end)
 
 
 def _evaluations(run: Result) -> Evaluations:
@@ -55,12 +66,16 @@ def _evaluations(run: Result) -> Evaluations:
     return {record["round"]: record["evaluation"] for record in records}
 
 
-def _cell(found: Evaluations, number: int) -> str:
-    return f"{found[number]['mean']:.3f}" if number in found else ""
+def _means_by_round(run: Result) -> dict[int, float]:
+    return {number: scores["mean"] for number, scores in _evaluations(run).items()}
 
 
-def _paper_mean(paper: Mapping[str, tuple[float, ...]], name: str) -> str:
-    return f"{paper[name][0]:.3f}" if name in paper else ""
+def _cells(means: Mapping[int, float], rounds: Iterable[int]) -> list[str]:
+    return [f"{means[number]:.3f}" if number in means else "" for number in rounds]
+
+
+def _paper_mean(paper: Mapping[str, Published], name: str) -> str:
+    return f"{paper[name].mean:.3f}" if name in paper else ""
 
 
 def _rates(run: Result) -> str:

@@ -16,7 +16,11 @@ from fedcraft.report.groups import Entry, Problem, group
 __all__ = ["write_result_figures"]
 
 
-CURVES = {"femnist": "table-femnist", "cifar10-cnn": "curves-cifar10-cnn"}
+CURVES = {
+    "femnist": "table-femnist",
+    "cifar10-cnn": "curves-cifar10-cnn",
+    "cifar10-resnet20": "curves-cifar10-resnet20",
+}
 
 
 def write_result_figures(results: Path, folder: Path) -> None:

@@ -43,12 +43,15 @@ def results_blocks() -> dict[str, str]:
     """Return the generated blocks of docs/results.md."""
     femnist = from_results("table-femnist", RESULTS)
     variants = from_results("variants-femnist", RESULTS)
+    sources = from_results("sources-femnist", RESULTS)
     return {
         "femnist": _beside_paper(femnist),
         "femnist verdict": f"{_craft_verdict(femnist)}\n{_others_verdict(femnist)}",
         "femnist grid": _grid(femnist),
         "variants": variant_notes(femnist, variants),
         "variants verdict": variant_verdict(femnist, variants),
+        "sources": _beside_paper(sources),
+        "sources verdict": _others_verdict(sources),
         "ablation femnist": _ablation(from_results("ablation-femnist", RESULTS)),
         **{study: curve_tables(from_results(study, RESULTS)) for study in _stored(CURVES)},
     }
