@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from fedcraft.experiments.preset import Preset, at_rates
 from fedcraft.experiments.protocol import CNN_RATES, FEMNIST, METHODS, SEEDS, Keys, cifar
 
@@ -10,7 +12,7 @@ __all__ = ["beyond_the_paper"]
 
 def beyond_the_paper() -> list[Preset]:
     """Return the experiments that the paper lacks or that need other rounds than its tables."""
-    return [*_ablations(), _variants(), _sources(), _search(), *_curves()]
+    return [*_ablations(), _variants(), _sources(), _search(), *_curves(), _short_ditto()]
 
 
 _ABLATIONS: dict[str, Keys] = {
@@ -236,3 +238,16 @@ def _curves() -> list[Preset]:
         )
         for dataset, model, runs in settings
     ]
+
+
+def _short_ditto() -> Preset:
+    pairs = itertools.product((0.01, 0.05, 0.1), (0.1, 1.0))
+    methods = ("ditto", "ditto+craft")
+    return Preset(
+        "ditto-cifar10-short",
+        "Ditto with and without CRAFT over a part of the grid, CIFAR-10 and CNN, 30 rounds",
+        {**cifar("cifar10", "cnn"), "rounds": 30, "evaluate_every": 10},
+        tuple(at_rates(name, *pair) for pair in pairs for name in methods),
+        rates=False,
+        small={"rounds": 10, "evaluate_every": 5},
+    )
