@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from fedcraft.experiments.reproduce import from_results
 from fedcraft.experiments.result import Result
 from fedcraft.report import load_runs
+from fedcraft.report.figures.grids import heatmap
 from fedcraft.report.figures.lines import convergence
 from fedcraft.report.figures.style import colour, panels, paper_style
 from fedcraft.report.groups import Entry, Problem, group
@@ -33,15 +34,19 @@ def write_result_figures(results: Path, folder: Path) -> None:
             curves = convergence(_problems(study, results))
             if curves is not None:
                 _save(curves, folder / f"{name}-curves.svg")
+        rates = heatmap(_problems("ditto-cifar10-short", results, curves=False))
+        if rates is not None:
+            _save(rates, folder / "ditto-rates.svg")
         for problem in _problems("table-femnist", results)[:1]:
             _save(spread_of_clients(problem.entries), folder / "femnist-clients.svg")
 
 
-def _problems(study: str, results: Path) -> list[Problem]:
+def _problems(study: str, results: Path, *, curves: bool = True) -> list[Problem]:
+    """Return what a study is about; ``curves`` leaves out runs that are kept without theirs."""
     if not (results / study).is_dir():
         return []
-    runs = [run for run in from_results(study, results).result.runs if _has_curve(run)]
-    return group(load_runs([run.directory for run in runs]))
+    runs = from_results(study, results).result.runs
+    return group(load_runs([run.directory for run in runs if _has_curve(run) or not curves]))
 
 
 def spread_of_clients(entries: tuple[Entry, ...]) -> Figure:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.curves_page import curve_tables
+from benchmarks.ditto_page import ditto_table, ditto_verdict
 from benchmarks.pages import filled, table
 from benchmarks.results_figures import write_result_figures
 from benchmarks.speed_page import speed_blocks, speed_summary
@@ -54,7 +55,15 @@ def results_blocks() -> dict[str, str]:
         "sources verdict": _others_verdict(sources),
         "ablation femnist": _ablation(from_results("ablation-femnist", RESULTS)),
         **{study: curve_tables(from_results(study, RESULTS)) for study in _stored(CURVES)},
+        **_ditto_blocks(),
     }
+
+
+def _ditto_blocks() -> dict[str, str]:
+    if not _stored(["ditto-cifar10-short"]):
+        return {}
+    made = from_results("ditto-cifar10-short", RESULTS)
+    return {"ditto": ditto_table(made), "ditto verdict": ditto_verdict(made)}
 
 
 def _stored(studies: Iterable[str]) -> list[str]:
