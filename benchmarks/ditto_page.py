@@ -21,7 +21,7 @@ def ditto_table(made: Reproduction) -> str:
     rows = (
         [
             f"{pair[0]:g}, {pair[1]:g}",
-            *(f"{runs[pair].final(score):.3f}" for score in _SCORES for runs in (plain, crafted)),
+            *(_cell(runs[pair], score) for score in _SCORES for runs in (plain, crafted)),
         ]
         for pair in sorted(plain)
     )
@@ -32,13 +32,18 @@ def ditto_table(made: Reproduction) -> str:
 def ditto_verdict(made: Reproduction) -> str:
     """How often and by how much CRAFT helps, and the best of both."""
     plain, crafted = _by_rates(made, "ditto"), _by_rates(made, "ditto+craft")
-    gains = [crafted[pair].final("mean") / plain[pair].final("mean") - 1 for pair in plain]
+    both = [pair for pair in plain if not (plain[pair].diverged or crafted[pair].diverged)]
+    gains = [crafted[pair].final("mean") / plain[pair].final("mean") - 1 for pair in both]
     better = sum(gain > 0 for gain in gains)
     return (
-        f"* CRAFT inside has the higher mean at {better} of {len(gains)} pairs; on average "
-        f"{statistics.fmean(gains):+.1%}.\n"
+        f"* At {len(both)} of {len(plain)} pairs neither diverges. There CRAFT inside has the "
+        f"higher mean {better} times, and on average {statistics.fmean(gains):+.1%}.\n"
         f"* The best mean is {_best(plain):.3f} without CRAFT and {_best(crafted):.3f} with it."
     )
+
+
+def _cell(run: Result, score: str) -> str:
+    return "diverged" if run.diverged else f"{run.final(score):.3f}"
 
 
 def _by_rates(made: Reproduction, method: str) -> dict[Pair, Result]:
@@ -47,4 +52,4 @@ def _by_rates(made: Reproduction, method: str) -> dict[Pair, Result]:
 
 
 def _best(runs: Mapping[Pair, Result]) -> float:
-    return max(run.final("mean") for run in runs.values())
+    return max(run.final("mean") for run in runs.values() if not run.diverged)
