@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
 
-from benchmarks.pages import table
+from benchmarks.pages import SCORES, rates, table
 from fedcraft.experiments.published import AUTHORS_RUNS, TABLES, Published
 from fedcraft.experiments.reproduce import Reproduction
 from fedcraft.experiments.result import Result
@@ -14,7 +14,6 @@ from fedcraft.report.names import display_name
 __all__ = ["curve_tables"]
 
 _ROUNDS = (25, 50, 75, 100, 150, 200, 300, 400, 500)
-_SCORES = {"mean": "mean", "best10": "best 10 %", "worst10": "worst 10 %", "std": "std"}
 Evaluations = Mapping[int, Mapping[str, float]]
 
 
@@ -30,7 +29,8 @@ def _means(runs: Mapping[str, Result], published: str) -> str:
     found = {name: _means_by_round(run) for name, run in runs.items()}
     shown = [number for number in _ROUNDS if any(number in each for each in found.values())]
     rows = [
-        [display_name(name), _rates(run), *_cells(found[name], shown)] for name, run in runs.items()
+        [display_name(name), rates(run.config), *_cells(found[name], shown)]
+        for name, run in runs.items()
     ]
     if published in AUTHORS_RUNS:
         theirs = AUTHORS_RUNS[published]
@@ -43,7 +43,7 @@ def _scores(runs: Mapping[str, Result], published: str) -> str:
     ends = sorted({run.config.rounds for run in runs.values()})
     rows = (row for end in ends for row in _rows_after(end, runs))
     beside = ([*row, _paper_mean(paper, name)] for name, row in rows)
-    heads = ("method", "rounds", *_SCORES.values(), "mean over the last fifth")
+    heads = ("method", "rounds", *SCORES.values(), "mean over the last fifth")
     return table((*heads, "the paper's mean, 500 rounds"), beside)
 
 
@@ -51,7 +51,7 @@ def _rows_after(end: int, runs: Mapping[str, Result]) -> Iterator[tuple[str, lis
     for name, run in runs.items():
         scores = _evaluations(run).get(end)
         if scores:
-            cells = (f"{scores[score]:.3f}" for score in _SCORES)
+            cells = (f"{scores[score]:.3f}" for score in SCORES)
             yield name, [display_name(name), str(end), *cells, f"{_lately(run, end):.3f}"]
 
 
@@ -76,7 +76,3 @@ def _cells(means: Mapping[int, float], rounds: Iterable[int]) -> list[str]:
 
 def _paper_mean(paper: Mapping[str, Published], name: str) -> str:
     return f"{paper[name].mean:.3f}" if name in paper else ""
-
-
-def _rates(run: Result) -> str:
-    return f"{run.config.client_lr:g}, {run.config.server_lr:g}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 
-from benchmarks.pages import table
+from benchmarks.pages import rates, table
 from fedcraft.experiments.reproduce import Reproduction
 from fedcraft.experiments.result import Result
 
@@ -20,7 +20,7 @@ def ditto_table(made: Reproduction) -> str:
     plain, crafted = _by_rates(made, "ditto"), _by_rates(made, "ditto+craft")
     rows = (
         [
-            f"{pair[0]:g}, {pair[1]:g}",
+            rates(plain[pair].config),
             *(_cell(runs[pair], score) for score in _SCORES for runs in (plain, crafted)),
         ]
         for pair in sorted(plain)

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-__all__ = ["filled", "replace_block", "table"]
+from fedcraft.experiments.config import Config
+
+__all__ = ["SCORES", "filled", "rates", "replace_block", "table"]
+
+SCORES = {"mean": "mean", "best10": "best 10 %", "worst10": "worst 10 %", "std": "std"}
+"""The columns of the paper's tables, and what ours call them."""
+
+
+def rates(config: Config) -> str:
+    """The pair of rates of a run: client, server."""
+    return f"{config.client_lr:g}, {config.server_lr:g}"
 
 
 def filled(page: Path, blocks: Mapping[str, str]) -> str:

@@ -6,13 +6,13 @@ python -m benchmarks.results_page
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.curves_page import curve_tables
 from benchmarks.ditto_page import ditto_table, ditto_verdict
-from benchmarks.pages import filled, table
+from benchmarks.pages import SCORES, filled, table
 from benchmarks.results_figures import write_result_figures
 from benchmarks.speed_page import speed_blocks, speed_summary
 from benchmarks.variants_page import variant_notes, variant_verdict
@@ -27,9 +27,8 @@ RESULTS = ROOT / "results"
 # What the paper prints for CRAFT on FEMNIST, and how far from it we want to be at most.
 AIMS = {"mean": 0.01, "best10": 0.01, "worst10": 0.02, "std": 0.01}
 OTHERS_AIM = 0.03
-CURVES = ("curves-cifar10-cnn", "curves-cifar100-cnn", "curves-cifar10-resnet20")
+CURVES = ("curves-cifar10-cnn", "curves-cifar10-resnet20")
 _SHORT = ("fedavg", "fedavgm", "fedfv", "config", "craft")
-_COLUMNS = {"mean": "mean", "best10": "best 10 %", "worst10": "worst 10 %", "std": "std"}
 
 
 def main() -> None:
@@ -45,6 +44,7 @@ def results_blocks() -> dict[str, str]:
     femnist = from_results("table-femnist", RESULTS)
     variants = from_results("variants-femnist", RESULTS)
     sources = from_results("sources-femnist", RESULTS)
+    ditto = from_results("ditto-cifar10-short", RESULTS)
     return {
         "femnist": _beside_paper(femnist),
         "femnist verdict": f"{_craft_verdict(femnist)}\n{_others_verdict(femnist)}",
@@ -54,20 +54,10 @@ def results_blocks() -> dict[str, str]:
         "sources": _beside_paper(sources),
         "sources verdict": _others_verdict(sources),
         "ablation femnist": _ablation(from_results("ablation-femnist", RESULTS)),
-        **{study: curve_tables(from_results(study, RESULTS)) for study in _stored(CURVES)},
-        **_ditto_blocks(),
+        **{study: curve_tables(from_results(study, RESULTS)) for study in CURVES},
+        "ditto": ditto_table(ditto),
+        "ditto verdict": ditto_verdict(ditto),
     }
-
-
-def _ditto_blocks() -> dict[str, str]:
-    if not _stored(["ditto-cifar10-short"]):
-        return {}
-    made = from_results("ditto-cifar10-short", RESULTS)
-    return {"ditto": ditto_table(made), "ditto verdict": ditto_verdict(made)}
-
-
-def _stored(studies: Iterable[str]) -> list[str]:
-    return [study for study in studies if (RESULTS / study).is_dir()]
 
 
 def readme_blocks() -> dict[str, str]:
@@ -76,12 +66,12 @@ def readme_blocks() -> dict[str, str]:
     rows = {row["method"]: row for row in _with_spread(femnist)}
     lines = (
         [display_name(name), *(f"{rows[name][c]:.3f} ({rows[name][f'{c}_paper']:.3f})"
-                               for c in _COLUMNS)]
+                               for c in SCORES)]
         for name in _SHORT
     )  # fmt: skip
     return {
         "digits": (RESULTS / "digits.md").read_text(encoding="utf-8").partition("\n\n")[2],
-        "results": table(("method", *_COLUMNS.values()), lines),
+        "results": table(("method", *SCORES.values()), lines),
         "speed": speed_summary(RESULTS),
     }
 
@@ -104,7 +94,7 @@ def _mean_cell(row: Mapping[str, Any]) -> str:
 
 def _beside_paper(made: Reproduction) -> str:
     heads = ["method"]
-    for name in _COLUMNS.values():
+    for name in SCORES.values():
         heads += [name, "paper"]
     return table([*heads, "rates (client, server)"], map(_paper_row, _with_spread(made)))
 
@@ -139,7 +129,7 @@ def _craft_line(row: Mapping[str, Any], column: str, aim: float) -> str:
     difference = row[column] - row[f"{column}_paper"]
     verdict = "within" if abs(difference) <= aim else "**not** within"
     return (
-        f"* CRAFT, {_COLUMNS[column]}: {row[column]:.3f}, paper {row[f'{column}_paper']:.3f}, "
+        f"* CRAFT, {SCORES[column]}: {row[column]:.3f}, paper {row[f'{column}_paper']:.3f}, "
         f"difference {difference:+.3f}: {verdict} {aim}."
     )
 
@@ -171,7 +161,7 @@ def _ablation(made: Reproduction) -> str:
         ]
         for row in _with_spread(made)
     )
-    return table(("variant", *_COLUMNS.values(), "clients in conflict a round"), rows)
+    return table(("variant", *SCORES.values(), "clients in conflict a round"), rows)
 
 
 PAGES: dict[str, Callable[[], dict[str, str]]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from benchmarks.pages import table
+from benchmarks.pages import SCORES, rates, table
 from fedcraft.experiments.published import TABLES, Published
 from fedcraft.experiments.reproduce import Reproduction
 from fedcraft.experiments.result import Result
@@ -14,9 +14,8 @@ from fedcraft.report.names import display_name
 
 __all__ = ["variant_notes", "variant_verdict"]
 
-_SCORES = ("mean", "best10", "worst10", "std")
 _PAPER = TABLES["femnist-mlp"]
-_HEADS = ("method", "variant", "rates", "mean", "best 10 %", "worst 10 %", "std")
+_HEADS = ("method", "variant", "rates", *SCORES.values())
 
 
 def variant_notes(femnist: Reproduction, variants: Reproduction) -> str:
@@ -49,19 +48,15 @@ def _rows(
     name: str, defaults: Mapping[str, Result], tried: Mapping[str, Result]
 ) -> Iterator[list[str]]:
     yield [display_name(name), "the paper", "", *_cells(_PAPER[name])]
-    yield ["", "default", _rates(defaults[name]), *_cells(defaults[name])]
+    yield ["", "default", rates(defaults[name].config), *_cells(defaults[name])]
     for label, run in tried.items():
         if run.config.method == name:
-            yield ["", f"`{label}`", _rates(run), *_cells(run)]
+            yield ["", f"`{label}`", rates(run.config), *_cells(run)]
 
 
 def _cells(row: Published | Result) -> list[str]:
-    values = row if isinstance(row, Published) else map(row.final, _SCORES)
+    values = row if isinstance(row, Published) else map(row.final, SCORES)
     return [f"{value:.3f}" for value in values]
-
-
-def _rates(run: Result) -> str:
-    return f"{run.config.client_lr:g}, {run.config.server_lr:g}"
 
 
 def _defaults(femnist: Reproduction) -> dict[str, Result]:

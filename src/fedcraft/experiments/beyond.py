@@ -160,9 +160,10 @@ def _variants() -> Preset:
 
 
 # The form that the authors of the paper most likely ran, by what they say and what lay nearest to
-# them; chosen after `variants-femnist` was known, so no blind test. Their models and protocol are those of FedLF's released code, which also
-# has AFL and FedMGDA+; ConFIG is a package of their own group; FedAvgM's paper used Nesterov's
-# momentum; the three rules of FedOpt share one algorithm with one momentum.
+# them; chosen when `variants-femnist` was known, so no blind test. Their models and protocol are
+# those of FedLF's released code, which also has AFL and FedMGDA+; ConFIG is a package of their own
+# group; FedAvgM's paper used Nesterov's momentum; the three rules of FedOpt share one algorithm
+# with one momentum.
 _LIKELY: dict[str, Keys] = {
     "fedavgm": {"server": {"nesterov": True}},
     "fedadagrad": {"server": {"beta1": 0.9}},
