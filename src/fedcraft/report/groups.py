@@ -59,10 +59,20 @@ class Setting:
         """The final value of ``metric`` of each seed; none if one diverged before it had any."""
         return finals(self.runs, metric)
 
+    @property
+    def diverged(self) -> bool:
+        """Whether any of its seeds ended in NaN or Inf."""
+        return any(run.diverged for run in self.runs)
+
+    @property
+    def sound_mean(self) -> float:
+        """The final mean; NaN if it diverged, whatever was measured before that."""
+        return math.nan if self.diverged else self.final("mean")
+
     def score(self, judge: Judge) -> tuple[bool, float, int]:
         """What the choice goes by: a setting that diverged or has no number never wins."""
         value = self.final(SCORE[judge])
-        sound = math.isfinite(value) and not any(run.diverged for run in self.runs)
+        sound = math.isfinite(value) and not self.diverged
         return sound, value if sound else 0.0, max(run.last_round for run in self.runs)
 
 

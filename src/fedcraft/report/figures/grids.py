@@ -92,9 +92,10 @@ def _rate_panel(ax: Axes, grid: pd.DataFrame, low: float, high: float) -> None:
     _image(ax, grid, cmap=_SEQUENTIAL, vmin=low, vmax=high)
     for (row, column), value in np.ndenumerate(values):
         shade = (value - low) / ((high - low) or 1)
+        text = "–" if np.isnan(value) else f"{value:.3f}"
         ax.text(
-            column, row, f"{value:.3f}", ha="center", va="center", fontsize=8.5,
-            color="black" if shade > 0.5 else "white",
+            column, row, text, ha="center", va="center", fontsize=8.5,
+            color="white" if shade <= 0.5 else "black",
         )  # fmt: skip
 
 

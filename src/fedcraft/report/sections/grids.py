@@ -22,16 +22,15 @@ _EXAMPLE_CLIENTS = 30
 def rate_grid(entry: Entry) -> pd.DataFrame | None:
     """Final mean accuracy, client learning rates down and server learning rates across.
 
-    Where several settings share a pair of rates, the best counts. ``None`` without a grid.
+    Where several settings share a pair of rates, the best counts; one that diverged is NaN.
+    ``None`` without a grid.
     """
-    rows = [
-        (setting.config.get("client_lr"), setting.config.get("server_lr"), setting.final("mean"))
-        for setting in entry.settings
-    ]
-    table = pd.DataFrame(rows, columns=["client_lr", "server_lr", "mean"]).dropna()
-    if len(table[["client_lr", "server_lr"]].drop_duplicates()) < 2:
+    rates = ["client_lr", "server_lr"]
+    rows = [(*map(setting.config.get, rates), setting.sound_mean) for setting in entry.settings]
+    table = pd.DataFrame(rows, columns=[*rates, "mean"]).dropna(subset=rates)
+    if len(table[rates].drop_duplicates()) < 2 or table["mean"].isna().all():
         return None
-    return table.pivot_table(index="client_lr", columns="server_lr", values="mean", aggfunc="max")
+    return table.groupby(rates)["mean"].max().unstack()
 
 
 def learning_rates(problem: Problem) -> dict[str, Any] | None:
