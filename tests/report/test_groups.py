@@ -11,6 +11,7 @@ import pytest
 from fedcraft.report import RunData, load_runs
 from fedcraft.report.groups import group
 from fedcraft.report.names import in_order, styles
+from fedcraft.report.sections.grids import rate_grid
 from fedcraft.report.series import curve, mean_seconds
 
 MakeRun = Callable[..., Path]
@@ -70,6 +71,27 @@ def test_a_diverged_setting_never_wins(make_run: MakeRun, tmp_path: Path) -> Non
     make_run("b", client_lr=0.5, level=0.9, state="stopped", reason="not finite: client 3")
     (problem,) = group(load_runs(tmp_path))
     assert problem.entries[0].chosen.config["client_lr"] == 0.01
+
+
+def test_a_pair_of_rates_that_diverged_is_a_gap_in_the_grid(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    make_run("a", client_lr=0.01, level=0.4)
+    make_run("b", client_lr=0.05, level=0.6)
+    make_run("c", client_lr=0.5, level=0.9, state="stopped", reason="not finite: client 3")
+    (problem,) = group(load_runs(tmp_path))
+    grid = rate_grid(problem.entries[0])
+    assert grid is not None
+    small, middle, large = grid.to_numpy().ravel()
+    assert 0 < small < middle
+    assert math.isnan(large)
+
+
+def test_a_grid_where_every_pair_diverged_is_not_drawn(make_run: MakeRun, tmp_path: Path) -> None:
+    for rate in (0.1, 0.5):
+        make_run(str(rate), client_lr=rate, state="stopped", reason="not finite: client 3")
+    (problem,) = group(load_runs(tmp_path))
+    assert rate_grid(problem.entries[0]) is None
 
 
 def test_the_number_of_workers_makes_no_new_setting(make_run: MakeRun, tmp_path: Path) -> None:
