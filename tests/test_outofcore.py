@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,12 +11,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 import fedcraft
 from fedcraft.aggregators import Outcome
-from fedcraft.errors import InputError, NonFiniteError
+from fedcraft.errors import InputError, NonFiniteError, StateError
 
 SHAPES = {"a.weight": (40, 30), "a.bias": (40,), "b.weight": (5, 7)}
+LAYOUT = fedcraft.Layout.from_tensors(SHAPES)
 
 
 def write_round(folder, seed, clients=4, dtype=torch.float32):
@@ -27,14 +30,7 @@ def write_round(folder, seed, clients=4, dtype=torch.float32):
         save_file(tensors, path)
         paths.append(path)
         rows.append(tensors)
-    layout = fedcraft.Layout.from_tensors({n: SHAPES[n] for n in _file_order(paths[0])})
-    return paths, fedcraft.Updates.from_state_dicts(rows, layout=layout)
-
-
-def _file_order(path):
-    from fedcraft.outofcore import _open
-
-    return list(_open(path).shapes)
+    return paths, fedcraft.Updates.from_state_dicts(rows, layout=LAYOUT)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -66,11 +62,95 @@ def test_three_rounds_from_files_equal_three_rounds_in_memory(tmp_path, rule, pa
 
 def test_a_small_budget_cuts_layers_into_pieces(tmp_path, monkeypatch):
     paths, updates = write_round(tmp_path, 0)
-    monkeypatch.setattr("fedcraft.outofcore._BYTES_PER_MB", 1000)
+    monkeypatch.setattr("fedcraft.outofcore.files._BYTES_PER_MB", 1000)
     out = tmp_path / "step.safetensors"
     fedcraft.aggregate_files(fedcraft.aggregator("craft"), paths, out, budget_mb=1)
     expected = fedcraft.aggregator("craft").aggregate(updates).direction
     torch.testing.assert_close(updates.layout.flatten(load_file(out)), expected)
+
+
+def test_layers_of_a_model_with_norms_are_those_of_memory(tmp_path):
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(1, 4), nn.Conv2d(4, 2, 3))
+    layout = fedcraft.Layout.from_module(model)
+    rng = torch.Generator().manual_seed(0)
+    paths, rows = [tmp_path / f"{client}.safetensors" for client in range(3)], []
+    for path in paths:
+        rows.append({n: torch.randn(p.shape, generator=rng) for n, p in model.named_parameters()})
+        save_file(rows[-1], path)
+    out = tmp_path / "new" / "step.safetensors"
+    step = fedcraft.aggregate_files(fedcraft.aggregator("craft"), paths, out, layers=layout)
+    updates = fedcraft.Updates.from_state_dicts(rows, layout=layout)
+    expected = fedcraft.aggregator("craft").aggregate(updates)
+    assert len(step.certificate.residual) == 2
+    torch.testing.assert_close(layout.flatten(load_file(out)), expected.direction)
+    torch.testing.assert_close(step.direction.read(50, 150), expected.direction[50:150])
+
+
+def test_a_layout_of_another_model_is_refused(tmp_path):
+    paths, _ = write_round(tmp_path, 0)
+    other = fedcraft.Layout.from_tensors({"a.weight": (40, 30), "c.weight": (5, 7)})
+    with pytest.raises(InputError, match=r"layers: expected .* a.bias .* found .* c.weight"):
+        fedcraft.aggregate_files(
+            fedcraft.aggregator("craft"), paths, tmp_path / "step.safetensors", layers=other
+        )
+
+
+def files_round(rule, folder, seed, out):
+    paths, _ = write_round(folder, seed)
+    fedcraft.aggregate_files(rule, paths, folder / out)
+    return load_file(folder / out)
+
+
+def test_a_saved_state_goes_on_from_its_file(tmp_path):
+    craft = fedcraft.aggregator("craft")
+    files_round(craft, tmp_path, 0, "first.safetensors")
+    saved = json.loads(json.dumps(craft.state_dict()))
+    second = files_round(craft, tmp_path, 1, "second.safetensors")
+    resumed = fedcraft.aggregator("craft")
+    resumed.load_state_dict(saved)
+    again = files_round(resumed, tmp_path, 1, "again.safetensors")
+    torch.testing.assert_close(again, second, rtol=0, atol=0)
+
+
+def test_a_saved_state_whose_file_was_written_over_is_refused(tmp_path):
+    craft = fedcraft.aggregator("craft")
+    files_round(craft, tmp_path, 0, "step.safetensors")
+    saved = craft.state_dict()
+    files_round(craft, tmp_path, 1, "step.safetensors")
+    craft.load_state_dict(saved)
+    with pytest.raises(StateError, match="holds another one now"):
+        files_round(craft, tmp_path, 1, "step.safetensors")
+    assert craft.state_dict() == saved
+
+
+def test_files_follow_memory_but_memory_does_not_follow_files(tmp_path):
+    mixed, in_memory = fedcraft.aggregator("craft"), fedcraft.aggregator("craft")
+    _, first = write_round(tmp_path, 0)
+    paths, second = write_round(tmp_path, 1)
+    for rule in (mixed, in_memory):
+        rule.aggregate(first)
+    out = tmp_path / "step.safetensors"
+    fedcraft.aggregate_files(mixed, paths, out, layers=LAYOUT)
+    expected = in_memory.aggregate(second).direction
+    torch.testing.assert_close(LAYOUT.flatten(load_file(out)), expected)
+    with pytest.raises(StateError, match="go on with aggregate_files"):
+        mixed.aggregate(second)
+
+
+def test_a_round_that_fails_leaves_the_last_step_alone(tmp_path, monkeypatch):
+    craft = fedcraft.aggregator("craft")
+    kept = files_round(craft, tmp_path, 0, "step.safetensors")
+    state = craft.state_dict()
+
+    def no_space(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(fedcraft.Aggregator, "_certificate", no_space)
+    with pytest.raises(OSError, match="No space"):
+        files_round(craft, tmp_path, 1, "step.safetensors")
+    torch.testing.assert_close(load_file(tmp_path / "step.safetensors"), kept, rtol=0, atol=0)
+    assert craft.state_dict() == state
+    assert {path.suffix for path in tmp_path.iterdir()} == {".safetensors"}
 
 
 def test_a_nonfinite_file_is_named_or_dropped(tmp_path):

@@ -94,7 +94,7 @@ class Aggregator(ABC):
     def aggregate_cohort(self, cohort: Cohort) -> Step:
         """Aggregate a cohort that has passed its checks; leaves the state as it was on failure."""
         self._check_needs(cohort)
-        self._check_dimension(cohort)
+        self._check_memory(cohort)
         remembered = self._memory
         try:
             outcome = self._direction(cohort)
@@ -135,13 +135,22 @@ class Aggregator(ABC):
             if getattr(cohort, name) is None:
                 raise InputError(f"{name}: {type(self).__name__} needs it and it was not given")
 
-    def _check_dimension(self, cohort: Cohort) -> None:
+    def _check_memory(self, cohort: Cohort) -> None:
+        if cohort.in_memory and any(map(_lies_in_a_file, self._memory.values())):
+            raise StateError(
+                "state: the last round was aggregated from files and its step lies there; go on "
+                "with aggregate_files, or call reset() to start anew"
+            )
         expected = self._memory.get("dimension")
         if expected is not None and expected != cohort.dimension:
             raise InputError(
                 f"updates: earlier rounds had {expected} coordinates, this one has "
                 f"{cohort.dimension}; call reset() to start with another model"
             )
+
+
+def _lies_in_a_file(value: object) -> bool:
+    return isinstance(value, Mapping) and "safetensors" in value
 
 
 def _like(direction: Tensor, updates: ArrayLike) -> Tensor | npt.NDArray[np.floating]:
