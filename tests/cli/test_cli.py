@@ -225,6 +225,20 @@ def test_table_of_runs(a_run: Path, format: str) -> None:
     assert "CRAFT" in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [(["--format", "pdf"], "--figures"), (["--figures", "drawn", "--format", "gif"], "gif")],
+)
+def test_report_checks_its_formats_before_it_writes(
+    a_run: Path, tmp_path: Path, arguments: list[str], complaint: str
+) -> None:
+    page = tmp_path / "page.html"
+    result = call("report", str(a_run), "-o", str(page), *arguments)
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+    assert not page.exists()
+
+
 def test_report_is_written_where_asked(a_run: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     result = call("report", str(a_run), "-o", str(page))

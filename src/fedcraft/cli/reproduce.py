@@ -25,6 +25,8 @@ from fedcraft.cli.tables import plain_table, score_table
 from fedcraft.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from fedcraft.experiments.presets import Preset
     from fedcraft.experiments.reproduce import Reproduction
     from fedcraft.report import RunData
@@ -142,27 +144,31 @@ def _refuse_to_train(changes: Mapping[str, Any], store: bool) -> None:
 
 
 def finish_reproduction(made: Reproduction, folder: Path, quiet: bool, as_json: bool) -> None:
-    """Write figures, page and tables, print what was made, then what failed."""
+    """Print the table, then make the files and say where they are and what failed."""
     from fedcraft.report import load_runs, write_figures
 
     stop_without_runs(made.result)
-    rows, correlation = made.rows(), made.rank_correlation()
+    console = out_console(quiet=quiet or as_json)
+    _print_table(made, console)
+    folder.mkdir(parents=True, exist_ok=True)
     runs = load_runs([run.directory for run in made.result.done])
-    figures = write_figures(runs, folder / "figures")
-    page = write_report(made.result, folder)
     table = _write_tables(made, runs, folder)
+    page = write_report(made.result, folder)
+    figures = write_figures(runs, folder / "figures")
+    console.print(f"Report: {page}\nTables: {table}\nFigures: {folder / 'figures'}")
     if as_json:
         files = {"report": str(page), "table": str(table), "figures": [str(f) for f in figures]}
-        data = as_data(made.result) | {"table": rows, "rank_correlation": correlation}
-        print_json(data | {"files": files})
-    else:
-        console = out_console(quiet=quiet)
-        short = made.preset.published is not None and not made.whole
-        console.print(score_table(rows, made.title, show_rounds=short))
-        if correlation is not None:
-            console.print(f"Rank correlation with the paper's means: {correlation:.2f}")
-        console.print(f"Report: {page}\nTables: {table}\nFigures: {folder / 'figures'}")
+        scores = {"table": made.rows(), "rank_correlation": made.rank_correlation()}
+        print_json(as_data(made.result) | scores | {"files": files})
     report_failures(made.result)
+
+
+def _print_table(made: Reproduction, console: Console) -> None:
+    short = made.preset.published is not None and not made.whole
+    console.print(score_table(made.rows(), made.title, show_rounds=short))
+    correlation = made.rank_correlation()
+    if correlation is not None:
+        console.print(f"Rank correlation with the paper's means: {correlation:.2f}")
 
 
 def _write_tables(made: Reproduction, runs: list[RunData], folder: Path) -> Path:

@@ -9,6 +9,7 @@ import typer
 
 from fedcraft.cli.console import Json, Quiet, out_console, print_json
 from fedcraft.cli.tables import plain_table
+from fedcraft.errors import ConfigError
 
 __all__ = ["methods", "report", "table"]
 
@@ -26,7 +27,8 @@ def report(
         Path | None, typer.Option("--figures", help="Also write the figures to this folder.")
     ] = None,
     formats: Annotated[
-        list[str] | None, typer.Option("--format", "-f", help="png, pdf, svg; may be repeated.")
+        list[str] | None,
+        typer.Option("--format", "-f", help="Of the figures: png, pdf, svg; may be repeated."),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -39,12 +41,14 @@ def report(
     """
     from fedcraft.report import load_runs, write_figures, write_page
 
+    if formats and figures is None:
+        raise ConfigError("--format is for the figures: name their folder with --figures too")
     found = load_runs(runs)
     console = out_console(quiet=quiet)
-    console.print(f"Report: {write_page(found, out)}")
     if figures is not None:
         written = write_figures(found, figures, **({"formats": formats} if formats else {}))
         console.print(f"Figures: {len(written)} files in {figures}")
+    console.print(f"Report: {write_page(found, out)}")
 
 
 def table(

@@ -21,7 +21,8 @@ _SCORES = {
     "std": ("Std", False, 3),
     "conflicts": ("Conflicts", False, 1),
 }
-_CAPTION = "Conflicts: clients per round the step works against. Rates: client_lr / server_lr."
+_CONFLICTS = "Conflicts: clients per round the step works against. "
+_RATES = "Rates: client_lr / server_lr."
 _STYLE: dict[str, Any] = {
     "box": box.SIMPLE_HEAD,
     "title_justify": "left",
@@ -40,7 +41,8 @@ def score_table(
     papers = [key for key in _PAPER if rows and key in rows[0]]
     left_out = "conflicts" if papers else ""  # a terminal is 80 columns wide
     shown = {key: spec for key, spec in _SCORES.items() if rows and key != left_out}
-    table = Table(title=title, caption=_CAPTION, **_STYLE)
+    caption = (_CONFLICTS if "conflicts" in shown else "") + _RATES
+    table = Table(title=title, caption=caption, **_STYLE)
     table.add_column("Method", no_wrap=True)
     for heading, higher, _ in shown.values():
         table.add_column(f"{heading} {'↑' if higher else '↓'}", justify="right")

@@ -110,12 +110,8 @@ def gains(problems: Sequence[Problem]) -> Figure | None:
     figure = panels(len(drawn))
     for i, (problem, values) in enumerate(drawn):
         ax = figure.add_subplot(1, len(drawn), i + 1)
-        ax.bar(
-            np.arange(len(values)),
-            values,
-            width=1.0,
-            color=[COLOURS[2] if v > 0 else COLOURS[0] for v in values],
-        )
+        ax.stairs(values.clip(min=0), fill=True, color=COLOURS[2])
+        ax.stairs(values.clip(max=0), fill=True, color=COLOURS[0])
         ax.axhline(0, color="black", linewidth=0.8)
         won, lost = int((values > 0).sum()), int((values < 0).sum())
         ax.set(title=problem.title, xlabel=f"Clients, sorted ({won} gain, {lost} lose)")
