@@ -25,7 +25,7 @@ def through_the_wire(message: Message) -> Message:
 
 
 class InProcessGrid(LocalGrid):
-    """Nodes with random-looking ids, each with a client app and a context of its own.
+    """Nodes with random-looking ids of 64 bits, each with a client app and a context of its own.
 
     ``fault(question, reply)`` may change a reply, or lose it by returning None.
     """
@@ -40,7 +40,7 @@ class InProcessGrid(LocalGrid):
         node_config: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        ids = node_ids or [((i + 1) * 2654435761) % 2**61 for i in range(clients)]
+        ids = node_ids or [(i + 1) * 0x9E3779B97F4A7C15 % 2**64 for i in range(clients)]
         self.app, self.fault, self.sent = app, fault, 0
         self.contexts = {
             node: Context(

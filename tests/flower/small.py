@@ -109,6 +109,14 @@ def corrupting(
     return fault
 
 
+def nameless(question: Any, reply: Any) -> Any:
+    """A fault: clients do not say who they are, so that they are known by their nodes."""
+    if reply.has_content():
+        said = dict(reply.content["metrics"])
+        reply.content["metrics"] = MetricRecord({n: v for n, v in said.items() if n != "client-id"})
+    return reply
+
+
 def vector_of(record: ArrayRecord) -> Tensor:
     return torch.cat([torch.from_numpy(a.numpy()).reshape(-1) for a in record.values()])
 

@@ -14,6 +14,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from grids import InProcessGrid
 
+from fedcraft.flower import Strategy
+
 DOCS = Path(__file__).parents[2] / "docs" / "deployment.md"
 
 # An ordinary Flower client that has never heard of fedcraft.
@@ -89,8 +91,6 @@ def test_both_documented_server_apps_train(block: int, capsys: pytest.CaptureFix
 def test_fedavg_by_fedcraft_is_fedavg_by_flower() -> None:
     from flwr.serverapp.strategy import FedAvg
 
-    from fedcraft.flower import Strategy
-
     found = []
     for strategy in (FedAvg(fraction_train=1.0), Strategy("fedavg", fraction_train=1.0)):
         config = ConfigRecord({"lr": 0.1})
@@ -100,6 +100,21 @@ def test_fedavg_by_fedcraft_is_fedavg_by_flower() -> None:
     assert torch.allclose(found[0][0], found[1][0], atol=1e-6)
     for name in ("eval_acc", "eval_loss"):
         assert found[0][1][name] == pytest.approx(found[1][1][name], abs=1e-6)
+
+
+def test_a_foreign_client_is_asked_nothing_it_has_no_function_for() -> None:
+    """Neither by the draws of a round, nor by those of an evaluation."""
+    kinds: set[str] = set()
+
+    def fault(question: Message, reply: Message) -> Message:
+        kinds.add(question.metadata.message_type)
+        assert not reply.has_error(), reply.error.reason
+        return reply
+
+    chosen = Strategy("craft", fraction_train=0.5, fraction_evaluate=0.5)
+    grid = InProcessGrid(app, small.CLIENTS, fault=fault)
+    chosen.start(grid, small.arrays(), 3, 5, train_config=ConfigRecord({"lr": 0.1}))
+    assert kinds == {"train", "evaluate"}
 
 
 def test_a_foreign_clients_metrics_reach_the_tables(tmp_path: Path) -> None:

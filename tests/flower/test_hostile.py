@@ -114,12 +114,49 @@ def test_the_name_of_a_client_online_cannot_be_taken(reply_is_good: bool, tmp_pa
         ("evaluate", {"accuracy": [1.0, 2.0]}),
         ("evaluate", {"num-examples": 1e300}),
         ("evaluate", {"train-loss": 1.0, "train-accuracy": 1.0, "train-num-examples": 0.5}),
+        ("evaluate", {"eval_acc": -0.01}),
+        ("evaluate", {"accuracy": -1e-9}),
+        ("evaluate", {"eval_loss": 1e308}),
+        ("evaluate", {"loss": -1.7e308, "auc": 1.7e308}),
     ],
 )
 def test_odd_metrics_end_nothing(kind: str, said: dict[str, Any], tmp_path: Path) -> None:
     grid = _grid("fedavg", _answering(kind, said))
     small.train("fedavg", rounds=2, grid=grid, evaluate_every=1, run_dir=tmp_path / "run")
     assert len(small.tables(tmp_path / "run")["metrics"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ({"eval_acc": -0.01}, "malformed"),
+        ({"eval_acc": 1e30}, "malformed"),
+        ({"eval_accuracy": 87.5}, "malformed"),
+        ({"accuracy": 2}, "malformed"),
+        ({"train-accuracy": 1.1}, "malformed"),
+        ({"eval_loss": 1e308}, "malformed"),
+        ({"validation-loss": -1e31}, "malformed"),
+        ({"loss": float("inf")}, "nonfinite"),
+    ],
+)
+def test_impossible_scores_are_refused_and_counted(
+    said: dict[str, Any], kind: str, tmp_path: Path
+) -> None:
+    grid = _grid("fedavg", _answering("evaluate", said))
+    small.train("fedavg", rounds=1, grid=grid, evaluate_every=1, run_dir=tmp_path / "run")
+    (row,) = small.tables(tmp_path / "run")["metrics"]
+    (refused,) = row["evaluation_problems"]["refused"]
+    assert (refused["client"], refused["kind"]) == (BAD, kind)
+    assert next(iter(said)) in refused["reason"]
+    assert 0 < row["evaluation"]["mean"] <= row["evaluation"]["max"] <= 1
+    assert 0 < row["evaluation"]["test_loss"] < 10
+
+
+def test_a_perfect_score_may_be_off_by_its_rounding(tmp_path: Path) -> None:
+    grid = _grid("fedavg", _answering("evaluate", {"accuracy": 1 + 1e-7}))
+    small.train("fedavg", rounds=1, grid=grid, evaluate_every=1, run_dir=tmp_path / "run")
+    (row,) = small.tables(tmp_path / "run")["metrics"]
+    assert "evaluation_problems" not in row
 
 
 def test_negative_steps_are_refused(tmp_path: Path) -> None:

@@ -121,6 +121,63 @@ def test_a_letter_that_the_superlink_does_not_take_counts_as_missing() -> None:
     assert exchange.missing == nodes[1:]
 
 
+class _Clock:
+    """Time that passes only where the test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr("fedcraft.flower.exchange.time.sleep", self.wait)
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class _TimedGrid(InProcessGrid):
+    """Sending takes time, and replies are there from a moment on."""
+
+    def __init__(self, clock: _Clock, *, sending: float, ready: float) -> None:
+        super().__init__(small.app(), 2)
+        self.clock, self.sending, self.ready = clock, sending, ready
+
+    def push_messages(self, messages: Any) -> Any:
+        self.clock.wait(self.sending)
+        return super().push_messages(messages)
+
+    def pull_messages(self, message_ids: Any) -> Any:
+        return super().pull_messages(message_ids) if self.clock.now >= self.ready else []
+
+
+@pytest.mark.parametrize(
+    ("sending", "ready", "good"),
+    [(0.0, 1.0, 2), (100.0, 101.0, 2), (0.0, 5.0, 2), (100.0, 105.0, 2), (0.0, 5.1, 0)],
+)
+def test_the_deadline_counts_from_the_sending_and_its_last_replies_come_in(
+    sending: float, ready: float, good: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = _Clock(monkeypatch)
+    grid = _TimedGrid(clock, sending=sending, ready=ready)
+    letters = [Message(RecordDict(), dst_node_id=n, message_type="query") for n in grid.contexts]
+    exchange = Exchange(grid, letters, timeout=5.0, clock=clock)
+    assert len(list(exchange)) == good
+    assert len(exchange.missing) == 2 - good
+    assert clock.now <= sending + 5.0
+
+
+def test_letters_live_longer_than_they_are_waited_for() -> None:
+    """Flower counts from their writing, and answers for a letter that is dead with an error."""
+    lives: list[float] = []
+
+    def fault(question: Message, reply: Message) -> Message:
+        lives.append(question.metadata.ttl)
+        return reply
+
+    small.train(rounds=1, grid=InProcessGrid(small.app(), small.CLIENTS, fault=fault), timeout=5.0)
+    assert set(lives) == {10.0}
+
+
 def _memories(path: Path) -> list[Memory]:
     context = Context(1, 1, {}, RecordDict(), {})
     return [ContextMemory(context), DirectoryMemory(path, "run", 3)]

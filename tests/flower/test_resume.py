@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import small
 import torch
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message
 from grids import InProcessGrid
 
 from fedcraft.errors import StateError
+from fedcraft.experiments.run import run
 from fedcraft.report.runs import load_runs
 
 ROUNDS = 5
@@ -110,6 +113,83 @@ def test_another_run_in_the_same_directory_is_refused(
     with pytest.raises(StateError, match=f"holds a run with {name} ="):
         small.train(rounds=2, run_dir=tmp_path / "run", **change)
     assert small.tables(tmp_path / "run") == before
+
+
+def test_a_resumed_run_draws_whom_it_would_have_drawn(tmp_path: Path) -> None:
+    """By the clients' numbers, although its nodes are others and nobody has spoken yet."""
+    options = {"fraction_train": 0.5, "one_thread": False, "fraction_evaluate": 0.0}
+    small.train("fedavg", rounds=ROUNDS, run_dir=tmp_path / "whole", **options)
+    _interrupted("fedavg", tmp_path / "cut", 9, small.app("fedavg"), **options)
+    drawn = [
+        [row["clients"] for row in small.tables(tmp_path / name)["metrics"]]
+        for name in ("whole", "cut")
+    ]
+    assert drawn[0] == drawn[1]
+
+
+def _simulated(path: Path) -> None:
+    few = {"rounds": 1, "clients": 4, "clients_per_round": 2, "executor": "serial"}
+    run(few, out=path, method="fedavg", dataset="digits", model="mlp")
+
+
+def _finished(path: Path) -> None:
+    small.train(rounds=1, run_dir=path)
+
+
+def _without_checkpoints(make: Any) -> Any:
+    def made(path: Path) -> None:
+        make(path)
+        shutil.rmtree(path / "checkpoints")
+
+    return made
+
+
+def _project(path: Path) -> None:
+    path.mkdir()
+    (path / "config.toml").write_text("title = 'my project'\n")
+
+
+def _content(path: Path) -> dict[str, bytes]:
+    files = (file for file in path.rglob("*") if file.is_file())
+    return {str(file.relative_to(path)): file.read_bytes() for file in files}
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (_finished, {"client_lr": 0.3}, "holds a run with client_lr ="),
+        (_without_checkpoints(_finished), {"client_lr": 0.3}, "holds a run with client_lr ="),
+        (_without_checkpoints(_finished), {}, "a finished run without its checkpoints"),
+        (_simulated, {}, "something else than a federation's run"),
+        (_without_checkpoints(_simulated), {}, "something else than a federation's run"),
+        (_project, {}, "something else than a federation's run"),
+    ],
+)
+def test_what_is_not_this_run_is_left_as_it_is(
+    make: Any, options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    make(tmp_path / "run")
+    before = _content(tmp_path / "run")
+    with pytest.raises(StateError, match=message):
+        small.train(rounds=2, run_dir=tmp_path / "run", **options)
+    assert _content(tmp_path / "run") == before
+
+
+def test_another_models_run_is_left_as_it_is(tmp_path: Path) -> None:
+    small.train("fedavg", rounds=1, run_dir=tmp_path, model=None)
+    before = _content(tmp_path)
+    other = ArrayRecord(torch.nn.Linear(3, 2).state_dict())
+    grid = InProcessGrid(small.app("fedavg"), small.CLIENTS)
+    with pytest.raises(StateError, match="belongs to another model"):
+        small.strategy("fedavg", run_dir=tmp_path, model=None).start(grid, other, 2, 5.0)
+    assert _content(tmp_path) == before
+
+
+def test_a_run_that_fails_says_so(tmp_path: Path) -> None:
+    with pytest.raises(PowerCut):
+        small.train(run_dir=tmp_path, grid=MortalGrid(small.app(), small.CLIENTS, letters=5))
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert (status["state"], status["round"]) == ("failed", 1)
 
 
 def test_the_run_directory_is_one_that_the_report_reads(tmp_path: Path) -> None:

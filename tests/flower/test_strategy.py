@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import tomllib
+from functools import partial
+from pathlib import Path
+
 import numpy as np
 import pytest
 import small
@@ -11,11 +15,12 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
 from flwr.serverapp.strategy import FedAvg
 from grids import InProcessGrid
-from torch import nn
+from torch import Tensor, nn
 
-from fedcraft.errors import InputError
+from fedcraft.errors import InputError, StateError
 from fedcraft.flower import Strategy
 from fedcraft.methods import methods
+from fedcraft.report.runs import load_runs
 
 
 @pytest.mark.parametrize("name", [row.name for row in methods()])
@@ -29,9 +34,32 @@ def test_every_method_ends_with_the_simulators_bits(name: str, share: float) -> 
 def test_node_ids_and_the_order_of_replies_do_not_matter() -> None:
     found = [
         small.theta(small.train(grid=InProcessGrid(small.app(), small.CLIENTS, node_ids=ids)))
-        for ids in ([9, 2, 7, 4], [10**18, 3, 2**61, 8])
+        for ids in ([9, 2, 7, 4], [10**18, 3, 2**61, 8], [2**64 - 1, 3, 2**63, 2**63 - 1])
     ]
     assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("name", ["craft", "fedmdfg", "fedfv", "afl"])
+def test_ids_of_64_bits_stay_as_they_are(name: str, tmp_path: Path) -> None:
+    """In the tables, certificates, what rules remember, and through a checkpoint."""
+    ids = [2**63 - 1, 2**63, 2**64 - 1, 5]  # as floats the first two are one
+
+    def going_to(rounds: int) -> Strategy:
+        app = small.app(name)
+        grid = InProcessGrid(app, small.CLIENTS, node_ids=ids, fault=small.nameless)
+        return small.train(name, rounds=rounds, grid=grid, run_dir=tmp_path, evaluate_every=1)
+
+    going_to(1)
+    trained = going_to(2)
+    assert trained.certificate is not None
+    assert trained.certificate.client_ids == tuple(sorted(ids))
+    assert trained.post.session.last == dict.fromkeys(ids, 2)
+    rows = [line.split(",") for line in (tmp_path / "clients.csv").read_text().splitlines()[1:]]
+    for part in ("train", "test"):
+        assert {row[1] for row in rows if row[2] == part} == set(map(str, ids))
+    (found,) = load_runs(tmp_path)
+    assert list(found.client_accuracy.index) == sorted(ids)
 
 
 def test_the_certificate_of_the_last_round_speaks_of_clients_not_of_nodes() -> None:
@@ -76,6 +104,45 @@ def test_what_train_config_says_wins() -> None:
     grid = InProcessGrid(small.app("fedavg"), small.CLIENTS)
     slow.start(grid, small.arrays(), 1, 5, train_config=config)
     assert torch.allclose(small.theta(slow), small.vector_of(small.arrays()), atol=1e-6)
+
+
+def test_the_settings_on_record_are_those_that_were_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    chosen = small.strategy("fedavg", run_dir=tmp_path)
+    config = ConfigRecord({"lr": 0.125, "local-epochs": 2, "batch-size": 7, "seed": 9})
+    grid = InProcessGrid(small.app("fedavg"), small.CLIENTS)
+    chosen.start(grid, small.arrays(), 3, 5, train_config=config)
+    written = tomllib.loads((tmp_path / "config.toml").read_text())
+    expected = {"client_lr": 0.125, "lr_decay": 1.0, "local_epochs": 2, "batch_size": 7, "seed": 9}
+    assert {name: written[name] for name in expected} == expected
+    assert written["cohort_seed"] == small.SEED
+    assert {row["client_lr"] for row in small.tables(tmp_path)["metrics"]} == {0.125}
+    assert "Rates: clients 0.125, server 1" in caplog.text
+
+
+def _my_loss(outputs: Tensor, labels: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(outputs, labels, label_smoothing=0.1)
+
+
+def test_options_that_are_no_text_are_recorded_by_name(tmp_path: Path) -> None:
+    """And a run with them can be saved, resumed, and told from another."""
+    config = ConfigRecord({"lr": 0.1, "keys": [b"one", b"two"], "key": b"one"})
+
+    def run(rounds: int, loss: object) -> Strategy:
+        chosen = small.strategy("craft", local={"loss": loss}, run_dir=tmp_path)
+        grid = InProcessGrid(small.app(), small.CLIENTS)
+        chosen.start(grid, small.arrays(), rounds, 5, train_config=config)
+        return chosen
+
+    run(1, _my_loss)
+    written = tomllib.loads((tmp_path / "config.toml").read_text())
+    assert written["local"]["loss"] == f"{__name__}:_my_loss"
+    assert written["train_config"] == {"lr": 0.1, "keys": []}
+    run(2, _my_loss)
+    assert len(small.tables(tmp_path)["metrics"]) == 2
+    with pytest.raises(StateError, match="holds a run with local ="):
+        run(3, partial(nn.functional.cross_entropy, label_smoothing=0.2))
 
 
 def _statistics_app(values: dict[str, np.ndarray]) -> ClientApp:
@@ -133,7 +200,12 @@ def test_aggregating_before_anything_was_sent_is_an_error() -> None:
     ("options", "message"),
     [
         ({"fraction_train": 1.5}, "fraction_train: expected a share in"),
-        ({"min_clients": 0}, "min_clients: expected at least 1"),
+        ({"min_clients": 0}, "min_clients: expected a whole number of at least 1, found 0"),
+        ({"min_train_nodes": -1}, "min_train_nodes: expected a whole number of at least 0"),
+        ({"min_available_nodes": 1.5}, "min_available_nodes: expected a whole number"),
+        ({"max_update_norm": -1}, "max_update_norm: expected a number above 0 or None, found -1"),
+        ({"max_update_norm": float("nan")}, "max_update_norm: expected a number above 0"),
+        ({"method": 0.5}, r"method: expected a name or a Method, found 0\.5"),
         ({"reply": "gradient"}, "reply: expected 'update' or 'model'"),
         ({"method": "krafft"}, "did you mean 'craft'"),
         ({"bach_size": 20}, "bach_size: expected one of lr_decay"),

@@ -19,8 +19,9 @@ class Exchange:
 
     Iterating yields each reply once. Only as many as fit ``_HELD_BYTES`` are pulled at a time, so
     a reader who lets go of each before the next needs room for few, whatever the cohort's size.
-    After the iteration ``missing`` names the nodes that did not answer in time; what they still
-    send is never pulled, so a late reply cannot enter another round.
+    ``timeout`` counts from when all is sent, and what is there when it ends is still pulled. After
+    the iteration ``missing`` names the nodes that did not answer in time; what they still send is
+    never pulled, so a late reply cannot enter another round.
     """
 
     def __init__(
@@ -35,11 +36,11 @@ class Exchange:
     ) -> None:
         self._grid = grid
         self._clock = clock
-        self._deadline = clock() + timeout
         self._longest_pause = longest_pause
         self._at_once = max(1, _HELD_BYTES // max(reply_bytes, 1))
         letters = list(messages)
         accepted = set(grid.push_messages(letters)) if letters else set()
+        self._deadline = clock() + timeout
         by_id = {letter.metadata.message_id: letter.metadata.dst_node_id for letter in letters}
         self._nodes = by_id
         self._waiting = set(by_id) & accepted
@@ -57,10 +58,11 @@ class Exchange:
 
     def __iter__(self) -> Iterator[Message]:
         pause = _FIRST_PAUSE
-        while self._waiting and self._clock() < self._deadline:
+        while self._waiting:
+            last = self._clock() >= self._deadline
             before = len(self._waiting)
             yield from self._sweep()
-            if not self._waiting:
+            if last or not self._waiting:
                 return
             pause = _FIRST_PAUSE if len(self._waiting) < before else pause * 1.5
             left = self._deadline - self._clock()

@@ -20,12 +20,12 @@ from fedcraft.flower.arrays import Wire
 from fedcraft.flower.roster import client_order
 from fedcraft.updates import ClientId
 
-__all__ = ["LARGEST_SIZE", "Accepted", "Intake", "Metrics", "Refusal"]
+__all__ = ["LARGEST_NUMBER", "LARGEST_SIZE", "Accepted", "Intake", "Metrics", "Refusal"]
 __all__ += ["finite", "metrics_of", "within"]
 
 Metrics = dict[str, Any]
 LARGEST_SIZE = 2.0**53  # sums of data sizes stay exact, and far from Inf
-_LARGEST_NUMBER = 1e30  # of steps and losses: no square of one is Inf
+LARGEST_NUMBER = 1e30  # of steps and losses: no square of one is Inf
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Intake:
             raise InputError("it was not asked in this round")
         metrics = metrics_of(reply.content)
         for name in self._needs:
-            within(metrics, name, 0, _LARGEST_NUMBER)
+            within(metrics, name, 0, LARGEST_NUMBER)
         row = self._seats[node]
         buffers = self._read(reply.content, row)
         self.accepted.append(Accepted(row, node, client, self._weight(metrics), metrics, buffers))
@@ -116,13 +116,14 @@ class Intake:
     def trained(self) -> Trained:
         """Return the round as the simulator's server takes it, clients in order."""
         updates = self.sort()
+        clients = [reply.client for reply in self.accepted]
         report = np.ones((len(self.accepted), len(REPORT)))
         report[:, REPORT.index("samples")] = [reply.weight for reply in self.accepted]
         for name, key in (("steps", keys.STEPS), ("loss", keys.LOSS)):
             if key in self._needs:  # what the rule does not need was not checked either
                 report[:, REPORT.index(name)] = [r.metrics[key] for r in self.accepted]
         return Trained(
-            clients=np.asarray([reply.client for reply in self.accepted]),
+            clients=np.asarray(clients, dtype=object),  # no other type holds all node ids
             updates=updates,
             report=report,
             states=[None] * len(self.accepted),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import tomllib
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import tomli_w
 from flwr.app import ArrayRecord
 
@@ -19,43 +18,54 @@ from fedcraft.engine.settings import Settings
 from fedcraft.errors import StateError
 from fedcraft.flower import keys
 from fedcraft.flower.arrays import tensors
-from fedcraft.flower.intake import LARGEST_SIZE, Accepted
-from fedcraft.metrics import summarise
+from fedcraft.flower.intake import Accepted
+from fedcraft.flower.record import FEDERATION, Plain, writable
 
-__all__ = ["Ledger", "Plain", "scores_of", "summary"]
+__all__ = ["Ledger"]
 
-Plain = dict[str, Any]
+_CONFIG = "config.toml"
+_MARKS = (_CONFIG, "status.json", "checkpoints")
 _NO_METRIC = frozenset({keys.CLIENT, keys.EXAMPLES, keys.STATE_LOST})
-_ALIASES = {"eval_acc": keys.ACCURACY, "eval_accuracy": keys.ACCURACY, "eval_loss": keys.TEST_LOSS}
-_SPLITS = {"": "test", "train-": "train", "validation-": "validation"}
 
 
 class Ledger:
     """What ``fedcraft report`` reads, written by the server of a federation.
 
-    Without a path nothing is written and there is nothing to resume from.
+    Without a path nothing is written and there is nothing to resume from. A directory that cannot
+    be this run's is left as it is.
     """
 
     def __init__(self, path: Path | None, settings: Settings, config: Plain) -> None:
         self._settings, self._config = settings, config
+        self._begun = False
+        if path is not None:
+            _refuse_others(path)
         keep = settings.keep_checkpoints
         self.directory = None if path is None else RunDirectory(path, keep_checkpoints=keep)
 
-    def resume(self) -> Plain | None:
+    def find(self) -> Plain | None:
         """Return the newest checkpoint, which must be one of this very run; None for a start."""
         if self.directory is None:
             return None
         state = self.directory.checkpoints.latest()
         if state is not None:
             self._check_same(state["config"])
+        elif self.directory.metrics.size > 0:
+            self._check_repeatable(self.directory)
+        return state
+
+    def begin(self, state: Plain | None) -> None:
+        """Bring the tables to where the checkpoint is, and say what runs here."""
+        if self.directory is None:
+            return
         self.directory.cut(None if state is None else state["tables"])
         path = self.directory.path
         write_json(path / "environment.json", environment())
-        write_atomically(path / "config.toml", tomli_w.dumps(_without_none(self._config)).encode())
+        write_atomically(path / _CONFIG, tomli_w.dumps(self._config).encode())
         done = 0 if state is None else state["round"]
         self.directory.log(f"resumed after round {done}" if state else "started")
         self.directory.status(state="running", round=done, reason="", fedcraft=version("fedcraft"))
-        return state
+        self._begun = True
 
     def add_reports(self, round_number: int, replies: Iterable[Accepted]) -> None:
         """Write what every client said about its training to clients.csv."""
@@ -95,13 +105,25 @@ class Ledger:
             self.directory.save_model(tensors(record))
 
     def close(self, state: str, reason: str, round_number: int) -> None:
-        """Say how the run ended, and let go of the directory."""
-        if self.directory is not None:
+        """Say how the run ended, if it ever began, and let go of the directory."""
+        if self.directory is None:
+            return
+        if self._begun:
             self.directory.status(state=state, reason=reason, round=round_number)
             self.directory.log(f"{state} after round {round_number}: {reason or 'all rounds done'}")
-            self.directory.close()
+        self.directory.close()
 
-    def _check_same(self, saved: Mapping[str, Any]) -> None:
+    def _check_repeatable(self, directory: RunDirectory) -> None:
+        """Raise unless these rounds, which nothing can go on from, are this run's to repeat."""
+        self._check_same(_config_of(directory.path))
+        if directory.read_status().get("state") == "finished":
+            raise StateError(
+                f"run_dir: {directory.path} holds a finished run without its checkpoints; nothing "
+                "was changed. Choose another directory"
+            )
+
+    def _check_same(self, found: Plain) -> None:
+        saved: Plain = writable(found)  # earlier versions kept None
         for name in sorted(saved.keys() | self._config.keys()):
             if name != "rounds" and saved.get(name) != self._config.get(name):
                 raise StateError(
@@ -110,44 +132,18 @@ class Ledger:
                 )
 
 
-def scores_of(replies: Sequence[Accepted]) -> dict[str, Scores]:
-    """Return, by split, the accuracy and loss of every client that reports both."""
-    named = [{_ALIASES.get(n, n): v for n, v in reply.metrics.items()} for reply in replies]
-    scores = {}
-    for prefix, split in _SPLITS.items():
-        wanted = [prefix + name for name in (keys.TEST_LOSS, keys.ACCURACY, keys.EXAMPLES)]
-        rows = {
-            reply.client: [float(metrics[name]) for name in wanted]
-            for reply, metrics in zip(replies, named, strict=True)
-            if all(isinstance(metrics.get(name), (int, float)) for name in wanted)
-        }
-        tested = {client: row for client, row in rows.items() if _sound(row)}
-        if tested:
-            loss, accuracy, samples = np.asarray(list(tested.values())).T
-            clients = np.asarray(list(tested))
-            scores[split] = Scores(clients, loss, accuracy, samples.astype(np.int64))
-    return scores
+def _refuse_others(path: Path) -> None:
+    """Raise if a directory holds anything but a federation's run, before a file is touched."""
+    taken = any((path / name).exists() for name in _MARKS)
+    if taken and _config_of(path).get("dataset") != FEDERATION:
+        raise StateError(
+            f"run_dir: {path} already holds something else than a federation's run; nothing was "
+            "changed. Choose another directory"
+        )
 
 
-def _sound(row: Sequence[float]) -> bool:
-    """Tell whether a client's numbers are finite and of at least one sample."""
-    return bool(np.isfinite(row).all()) and 1 <= row[-1] <= LARGEST_SIZE
-
-
-def summary(scores: Mapping[str, Scores]) -> dict[str, float]:
-    """Return the numbers of an evaluation as the simulator does."""
-    found = {
-        f"{split}_loss": float(np.average(score.loss, weights=score.samples))
-        for split, score in scores.items()
-    }
-    if "test" in scores:
-        found |= summarise(scores["test"].accuracy, scores["test"].samples)
-    return found
-
-
-def _without_none(config: Plain) -> Plain:
-    return {
-        name: _without_none(value) if isinstance(value, dict) else value
-        for name, value in config.items()
-        if value is not None
-    }
+def _config_of(path: Path) -> Plain:
+    try:
+        return tomllib.loads((path / _CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # not there, or not one that a run has written
+        return {}

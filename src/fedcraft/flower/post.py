@@ -39,6 +39,9 @@ _APP_FAILED = (
 _NAME_SECONDS = 30.0
 _ASK_AGAIN = 10  # times as long as it was waited for
 _LONGEST_STEP = 3600.0
+# Times the deadline: Flower counts a letter's life from when it was written, we from when all are
+# sent, and the last replies are pulled after the deadline.
+_LIFE = 2
 
 
 class _Trials:
@@ -60,13 +63,20 @@ class Post:
     """One run's conversation with its nodes.
 
     ``refusals`` and ``missing`` are about the last letters; ``seconds`` counts the time spent on
-    replies, as opposed to waiting for them.
+    replies, as opposed to waiting for them. ``exact`` draws by the clients' numbers from the first
+    round on, whatever it takes to learn them.
     """
 
     def __init__(
-        self, session: Session, settings: Settings, names: tuple[str, str], timeout: float | None
+        self,
+        session: Session,
+        settings: Settings,
+        names: tuple[str, str],
+        timeout: float | None,
+        *,
+        exact: bool,
     ) -> None:
-        self.session, self.settings, self.timeout = session, settings, timeout
+        self.session, self.settings, self.timeout, self._exact = session, settings, timeout, exact
         self._arrays_name, self._config_name = names
         self._exchange: Exchange | None = None
         self._online: list[int] = []
@@ -98,11 +108,11 @@ class Post:
         """Draw nodes by their clients' numbers, as the simulator would, in that order.
 
         ``count`` says how many of n nodes. Nodes that never spoke are asked for their client's
-        number if it matters: when not all take part, and when clients have a past to go on from.
+        number if it matters.
         """
         nodes = self._online = wait_for_nodes(grid, count(0))
         chosen = min(count(len(nodes)), len(nodes))
-        if chosen < len(nodes) or (self.session.initial is not None and self.session.last):
+        if self._names_matter(all_asked=chosen == len(nodes)):
             self._learn_names(grid, nodes)
         ordered = self.session.roster.ordered(nodes)
         settings = replace(self.settings, clients_per_round=chosen)
@@ -150,6 +160,18 @@ class Post:
     def _patience(self) -> float:
         return math.inf if self.timeout is None else self.timeout
 
+    def _names_matter(self, *, all_asked: bool) -> bool:
+        """Tell whether names are needed now: for a draw, or for clients with a past to go on from.
+
+        An app that is not fedcraft's may have no answer but an error in its log. Such apps have
+        neither names to draw by nor a past, so nobody asks before a reply has shown a name, unless
+        a method or its user counts on fedcraft's own.
+        """
+        personal = self.session.initial is not None
+        if all_asked:
+            return personal and bool(self.session.last)
+        return personal or self._exact or self.session.roster.named
+
     def _learn_names(self, grid: Grid, nodes: Sequence[int]) -> None:
         """Ask who is new which client it is; apps that cannot say are known by their node.
 
@@ -184,7 +206,8 @@ class Post:
             content[self._arrays_name] = record
         if self.session.initial is not None and not last and kind != MessageType.QUERY:
             content[keys.INITIAL] = self.session.initial
-        return Message(content, dst_node_id=node, message_type=kind, ttl=self.timeout)
+        life = None if self.timeout is None else _LIFE * self.timeout
+        return Message(content, dst_node_id=node, message_type=kind, ttl=life)
 
     def _take_one(self, reply: Message, take: Take) -> None:
         node = self._exchange.sender(reply) if self._exchange else reply.metadata.src_node_id

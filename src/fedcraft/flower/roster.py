@@ -20,10 +20,14 @@ __all__ = ["Roster", "client_order", "wait_for_nodes"]
 
 
 class Roster:
-    """The clients seen so far, by node. A node that names no client is a client of its own."""
+    """The clients seen so far, by node. A node that names no client is a client of its own.
+
+    ``named`` says whether any node has named one: all run the same app, so the others can as well.
+    """
 
     def __init__(self) -> None:
         self._clients: dict[int, ClientId] = {}
+        self.named = False
 
     def client(self, node: int) -> ClientId:
         """Return the client behind a node."""
@@ -49,6 +53,7 @@ class Roster:
         for gone in self._holders(client) - {node}:
             del self._clients[gone]
         self._clients[node] = client
+        self.named = self.named or client != node
 
     def _holders(self, client: ClientId) -> set[int]:
         return {node for node, held in self._clients.items() if held == client}

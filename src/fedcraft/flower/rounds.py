@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from logging import INFO, WARNING
@@ -20,8 +20,10 @@ from fedcraft.engine.numerics import settled
 from fedcraft.errors import ClientError
 from fedcraft.flower import keys
 from fedcraft.flower.intake import Refusal
-from fedcraft.flower.ledger import Ledger, scores_of, summary
+from fedcraft.flower.ledger import Ledger
+from fedcraft.flower.record import recorded
 from fedcraft.flower.roster import client_order
+from fedcraft.flower.tally import scores_of, summary
 
 if TYPE_CHECKING:
     from fedcraft.flower.strategy import Strategy
@@ -46,7 +48,7 @@ class Rounds:
         self.strategy, self.grid, self.plan = strategy, grid, plan
         self.post, self.session = strategy.post, strategy.post.session
         self.settings = replace(strategy.settings, rounds=max(plan.rounds, 1))
-        self.ledger = Ledger(strategy.run_dir, self.settings, self._config())
+        self.ledger = Ledger(strategy.run_dir, self.settings, recorded(strategy, plan))
         self.meter, self.gauge = Meter(), MemoryGauge()
         self.done = 0
 
@@ -74,13 +76,14 @@ class Rounds:
     def _begin(self) -> None:
         log(INFO, "Starting fedcraft's %s:", self.strategy.method.title)
         self.strategy.summary()
-        saved = self.ledger.resume()
+        saved = self.ledger.find()
+        if saved is not None:
+            self.session.load_state_dict(saved)
+            self.done = saved["round"]
+            log(INFO, "Going on after round %d of %d", self.done, self.plan.rounds)
+        self.ledger.begin(saved)
         if saved is None:
             self._evaluate_centrally(0)
-            return
-        self.session.load_state_dict(saved)
-        self.done = saved["round"]
-        log(INFO, "Going on after round %d of %d", self.done, self.plan.rounds)
 
     def _advance(self, number: int) -> None:
         log(INFO, "[ROUND %s/%s]", number, self.plan.rounds)
@@ -173,26 +176,6 @@ class Rounds:
         work = self.post.seconds - busy
         self.meter.seconds[working] += work
         self.meter.seconds[waiting] += time.perf_counter() - started - work
-
-    def _config(self) -> dict[str, Any]:
-        method, settings, strategy = self.strategy.method, self.settings, self.strategy
-        parts = {"local": method.local, "aggregator": method.aggregator, "server": method.server}
-        same = ("client_lr", "server_lr", "lr_decay", "local_epochs", "batch_size", "seed")
-        return {
-            "method": method.name,
-            "dataset": "federation",
-            "rounds": settings.rounds,
-            **{name: getattr(settings, name) for name in (*same, "layers", "buffers")},
-            "weighted_by_key": strategy.weighted_by_key,
-            "fraction_train": strategy.fraction_train,
-            "min_train_nodes": strategy.min_train_nodes,
-            "train_config": _writable(self.plan.train_config or {}),
-            **{name: {"name": part.name, **part.params} for name, part in parts.items()},
-        }
-
-
-def _writable(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in config.items() if not isinstance(value, bytes)}
 
 
 def _plain(refusal: Refusal) -> dict[str, Any]:

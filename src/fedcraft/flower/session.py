@@ -109,6 +109,7 @@ class Session:
             "run_key": self.run_key,
             "last": dict(self.last),
             "saved": self.saved,
+            "named": self.roster.named,
             "history": {name: _plain(getattr(self.result, name)) for name in _HISTORY},
         }
 
@@ -126,6 +127,7 @@ class Session:
         self.run_key = state["run_key"]
         self.last = dict(state["last"])
         self.saved = [dict(self.last), *state.get("saved", [])]
+        self.roster.named = state.get("named", True)
         for name in _HISTORY:
             getattr(self.result, name).update(_records(state["history"][name]))
         self.record = self.result.arrays = self.pack(self.server.theta)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import INFO
 from pathlib import Path
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 
 from fedcraft.aggregators import Certificate
 from fedcraft.engine.server import ServerStep
-from fedcraft.errors import InputError
+from fedcraft.errors import InputError, require
 from fedcraft.flower import keys
 from fedcraft.flower.intake import Accepted
 from fedcraft.flower.post import Post
@@ -35,6 +34,13 @@ from fedcraft.updates import ClientId, Layout
 __all__ = ["Strategy"]
 
 MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
+_LEAST = {
+    "min_train_nodes": 0,
+    "min_evaluate_nodes": 0,
+    "min_available_nodes": 0,
+    "min_clients": 1,
+    "attempts": 1,
+}
 
 
 class Strategy(FlowerStrategy):
@@ -58,7 +64,9 @@ class Strategy(FlowerStrategy):
       others renormalised over those who came. ``max_update_norm`` refuses longer updates.
     * ``reply="model"`` asks fedcraft's clients for theta_i instead of g_i = theta_t - theta_i:
       needed where a client mod looks at the arrays, at the price of one rounding.
-    * ``one_thread`` aggregates with the simulator's arithmetic, for the same bits as its runs.
+    * ``one_thread`` aggregates with the simulator's arithmetic, for the same bits as its runs. It
+      asks clients for their numbers before the first draw; without it, and for methods that are not
+      personal, a draw goes by them as soon as replies have shown some.
 
     Memory of a round: one (clients, parameters) matrix and one reply.
     """
@@ -92,7 +100,7 @@ class Strategy(FlowerStrategy):
         one_thread: bool = False,
         **training: Unpack[Training],
     ) -> None:
-        named = method_by_name(method) if isinstance(method, str) else method
+        named = _method_of(method)
         rates = {"client_lr": client_lr, "server_lr": server_lr}
         self.method = named.overridden(local=local, aggregator=aggregator, server=server, **rates)
         self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
@@ -112,7 +120,7 @@ class Strategy(FlowerStrategy):
         self.step: ServerStep | None = None
         self.scores: list[Accepted] = []
         self._post: Post | None = None
-        self.client_lr = math.nan
+        self.client_lr = self.method.client_lr
 
     def start(
         self,
@@ -131,6 +139,8 @@ class Strategy(FlowerStrategy):
         saved.
         """
         self._post = self._open(initial_arrays, timeout)
+        said: Mapping[str, Any] = train_config or {}
+        self.client_lr = float(said.get(keys.LR, self.method.client_lr))
         plan = Plan(num_rounds, train_config, evaluate_config, evaluate_fn)
         return Rounds(self, grid, plan).run()
 
@@ -150,7 +160,7 @@ class Strategy(FlowerStrategy):
         """Log what this strategy will do."""
         chosen = self.method
         log(INFO, "\t├──> Method: %s, %s", chosen.title, chosen.summary)
-        log(INFO, "\t├──> Rates: clients %g, server %g", chosen.client_lr, chosen.server_lr)
+        log(INFO, "\t├──> Rates: clients %g, server %g", self.client_lr, chosen.server_lr)
         log(INFO, "\t└──> Run directory: %s", self.run_dir or "none, so no tables and no resume")
 
     def configure_train(
@@ -233,7 +243,7 @@ class Strategy(FlowerStrategy):
             longest=self.max_update_norm,
         )
         names = self.arrayrecord_key, self.configrecord_key
-        return Post(session, self.settings, names, timeout)
+        return Post(session, self.settings, names, timeout, exact=self.one_thread)
 
     def _counter(self, fraction: float, least: int) -> Callable[[int], int]:
         """Return how many of n nodes to ask, as Flower's FedAvg counts; of 0, how many to await."""
@@ -259,12 +269,25 @@ class Strategy(FlowerStrategy):
         return found
 
 
+def _method_of(given: object) -> Method:
+    if isinstance(given, str):
+        return method_by_name(given)
+    if isinstance(given, Method):
+        return given
+    raise InputError(
+        f"method: expected a name or a Method, found {given!r}; what Flower's strategies take "
+        "first goes by name here, as in fraction_train=0.5"
+    )
+
+
 def _check(strategy: Strategy) -> None:
     for name in ("fraction_train", "fraction_evaluate"):
-        if not 0 <= getattr(strategy, name) <= 1:
-            raise InputError(f"{name}: expected a share in [0, 1], found {getattr(strategy, name)}")
-    for name in ("min_clients", "attempts"):
-        if getattr(strategy, name) < 1:
-            raise InputError(f"{name}: expected at least 1, found {getattr(strategy, name)}")
-    if strategy.reply not in ("update", "model"):
-        raise InputError(f"reply: expected 'update' or 'model', found {strategy.reply!r}")
+        share = getattr(strategy, name)
+        require(0 <= share <= 1, name, "a share in [0, 1]", share)
+    for name, least in _LEAST.items():
+        count = getattr(strategy, name)
+        whole = isinstance(count, int) and count >= least
+        require(whole, name, f"a whole number of at least {least}", count)
+    longest = strategy.max_update_norm
+    require(longest is None or longest > 0, "max_update_norm", "a number above 0 or None", longest)
+    require(strategy.reply in ("update", "model"), "reply", "'update' or 'model'", strategy.reply)

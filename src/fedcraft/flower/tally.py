@@ -1,30 +1,42 @@
-"""The numbers that clients report, checked, and as Flower's own functions average them."""
+"""The numbers that clients report: checked, averaged as Flower's own functions do, summed up."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 from flwr.app import Message, MetricRecord, RecordDict
 
-from fedcraft.errors import NonFiniteError
+from fedcraft.engine.fleet import Scores
 from fedcraft.flower import keys
-from fedcraft.flower.intake import LARGEST_SIZE, Accepted, metrics_of, within
+from fedcraft.flower.intake import LARGEST_NUMBER, LARGEST_SIZE, Accepted, metrics_of, within
+from fedcraft.metrics import summarise
 from fedcraft.updates import ClientId
 
-__all__ = ["contents", "scored"]
+__all__ = ["contents", "scored", "scores_of", "summary"]
 
 _PRIVATE = frozenset({keys.CLIENT, keys.STATE_LOST})
+_ALIASES = {"eval_acc": keys.ACCURACY, "eval_accuracy": keys.ACCURACY, "eval_loss": keys.TEST_LOSS}
+_SPLITS = {"": "test", "train-": "train", "validation-": "validation"}
+_ACCURACIES = frozenset(prefix + keys.ACCURACY for prefix in _SPLITS)
+_ROUNDING = 1e-6  # a mean over batches of ones may exceed 1 in its last digits
 
 
 def scored(node: int, client: ClientId, reply: Message, weight_key: str | None) -> Accepted:
-    """Return an evaluation's reply; every number in it must be finite."""
+    """Return an evaluation's reply; every number in it must be one that can be averaged."""
     metrics = metrics_of(reply.content)
     for name, value in metrics.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise NonFiniteError(f"metric {name!r} is {value}")
+        if isinstance(value, (int, float)):
+            within(metrics, name, *_bounds(name))
     weight = 1.0 if weight_key is None else within(metrics, weight_key, 0, LARGEST_SIZE)
     return Accepted(-1, node, client, weight, metrics)
+
+
+def _bounds(name: str) -> tuple[float, float]:
+    if _ALIASES.get(name, name) in _ACCURACIES:
+        return 0.0, 1.0 + _ROUNDING
+    return -LARGEST_NUMBER, LARGEST_NUMBER
 
 
 def contents(replies: Sequence[Accepted], weight_key: str | None) -> tuple[list[RecordDict], str]:
@@ -47,3 +59,33 @@ def _kind(value: object) -> int | None:
     if not all(isinstance(n, (int, float)) and math.isfinite(n) for n in numbers):
         return None
     return len(numbers) if isinstance(value, list) else 0
+
+
+def scores_of(replies: Sequence[Accepted]) -> dict[str, Scores]:
+    """Return, by split, the accuracy and loss of every client that reports both."""
+    named = [{_ALIASES.get(n, n): v for n, v in reply.metrics.items()} for reply in replies]
+    scores = {}
+    for prefix, split in _SPLITS.items():
+        wanted = [prefix + name for name in (keys.TEST_LOSS, keys.ACCURACY, keys.EXAMPLES)]
+        rows = {
+            reply.client: [float(metrics[name]) for name in wanted]
+            for reply, metrics in zip(replies, named, strict=True)
+            if all(isinstance(metrics.get(name), (int, float)) for name in wanted)
+        }
+        tested = {client: row for client, row in rows.items() if 1 <= row[-1] <= LARGEST_SIZE}
+        if tested:
+            loss, accuracy, samples = np.asarray(list(tested.values())).T
+            clients = np.asarray(list(tested), dtype=object)  # no other type holds all node ids
+            scores[split] = Scores(clients, loss, accuracy, samples.astype(np.int64))
+    return scores
+
+
+def summary(scores: Mapping[str, Scores]) -> dict[str, float]:
+    """Return the numbers of an evaluation as the simulator does."""
+    found = {
+        f"{split}_loss": float(np.average(score.loss, weights=score.samples))
+        for split, score in scores.items()
+    }
+    if "test" in scores:
+        found |= summarise(scores["test"].accuracy, scores["test"].samples)
+    return found
