@@ -82,6 +82,12 @@ class _Custom(nn.Linear):
         return super().forward(inputs) * 2
 
 
+def _tied():
+    layers = nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)
+    layers[2].weight = layers[0].weight
+    return nn.Sequential(*layers)
+
+
 _LINEAR = nn.Linear(4, 4)
 _NO_CHAINS = {
     "subclassed layer": lambda: nn.Sequential(_Custom(4, 2)),
@@ -89,6 +95,7 @@ _NO_CHAINS = {
     "strided convolution": lambda: nn.Sequential(nn.Conv2d(1, 2, 3, stride=2)),
     "overlapping pooling": lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(3, 2)),
     "shared layer": lambda: nn.Sequential(_LINEAR, nn.ReLU(), _LINEAR),
+    "shared weight": _tied,
     "double precision": lambda: nn.Sequential(nn.Linear(4, 2)).double(),
     "linear on images": lambda: nn.Sequential(nn.Linear(4, 4), nn.Flatten(), nn.Linear(16, 2)),
     "buffers": lambda: nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)),

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedcraft.data import Federation, Ragged, from_arrays
+from fedcraft.data import Federation, Ragged, federate, from_arrays, load
 from fedcraft.engine import Callback, Settings, TooFewClients, run
 from fedcraft.engine.sampling import draw_clients
 from fedcraft.errors import ConfigError, DataError, NonFiniteError
@@ -143,6 +143,53 @@ def _all_but(client, count):
     return type(_only(0))(np.delete(np.arange(count), client), np.empty(0, np.int64))
 
 
+class _Loud(ClientData):
+    """A client whose inputs are finite, and their variance is not."""
+
+    def epoch(self, draw):
+        inputs, labels = super().epoch(draw)
+        return inputs * 1e25, labels
+
+
+def _loud(tensors, rows, client, round_index):
+    return (_Loud if client == 3 else ClientData)(tensors, rows)
+
+
+@pytest.fixture
+def normed():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 10))
+
+
+def test_a_client_whose_buffers_alone_are_not_finite_is_dropped(federation, normed, settings):
+    choice = settings(rounds=2, clients_per_round=20, batch_size=500, nonfinite="drop")
+    loud = run(method("craft"), federation, normed, choice, client_data=_loud)
+    without = run(
+        method("craft"), federation, normed, choice, sampler=lambda s, n, t: _all_but(3, n)
+    )
+
+    assert [row["dropped"] for row in loud.metrics] == [[3], [3]]
+    for name, tensor in loud.tensors.items():
+        assert torch.equal(tensor, without.tensors[name])
+        assert bool(tensor.isfinite().all())
+
+
+def test_buffers_that_stay_with_their_client_may_be_anything(federation, normed, settings):
+    choice = settings(rounds=1, clients_per_round=20, batch_size=500, buffers="keep")
+    kept = run(method("craft"), federation, normed, choice, client_data=_loud)
+
+    assert kept.metrics[0]["clients"] == list(range(20))
+    assert torch.equal(kept.tensors["1.running_var"], torch.ones(64))
+
+
+def test_a_buffer_that_is_infinite_from_the_start_is_no_fault(federation, model, settings):
+    masked = nn.Sequential(*model)
+    masked.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+    result = run(method("craft"), federation, masked, settings(rounds=1))
+
+    assert result.tensors["mask"].tolist() == [0.0, -torch.inf]
+
+
 def test_a_run_can_end_in_order_when_a_client_sends_nan(federation, model, settings):
     choice = settings(rounds=9, clients_per_round=20, nonfinite="stop")
     ended = run(method("craft"), federation, model, choice, client_data=_poison(3))
@@ -245,6 +292,54 @@ def test_a_run_stops_when_its_time_is_over_and_is_evaluated(federation, model, s
 
     assert ended.reason.startswith("wall time")
     assert ended.metrics[-1]["evaluation"]["mean"] > 0
+
+
+@pytest.mark.parametrize("rule", [{"target_accuracy": 0.5}, {"patience": 2}])
+def test_an_end_that_hangs_on_test_data_needs_some(rule, untested, model, settings):
+    with pytest.raises(ConfigError, match=rf"{next(iter(rule))}: .* no client has test samples"):
+        run(method("fedavg"), untested, model, settings(**rule))
+
+
+def test_without_test_data_a_run_has_no_test_scores_and_says_so(untested, model, settings):
+    result = run(method("fedavg"), untested, model, settings(rounds=1))
+
+    assert result.clients("train")["client"].tolist() == list(range(20))
+    with pytest.raises(DataError, match=r"split: .*\['train'\], found 'test'"):
+        result.clients()
+
+
+@pytest.fixture(scope="module")
+def untested():
+    return federate(load("digits"), "iid", clients=20, seed=1, train_fraction=1.0)
+
+
+class _Twice(nn.Module):
+    """What a sequence computes whose last two layers share their weight, with no layer shared."""
+
+    def __init__(self, first, second, bias):
+        super().__init__()
+        self.first, self.second, self.third = first, second, nn.ParameterDict({"bias": bias})
+
+    def forward(self, inputs):
+        hidden = self.second(self.first(inputs.flatten(1)).relu()).relu()
+        return nn.functional.linear(hidden, self.second.weight, self.third["bias"])
+
+
+@pytest.mark.parametrize("executor", ["serial", "processes", "auto"])
+def test_a_weight_that_two_layers_share_is_trained_through_both(executor, federation, settings):
+    torch.manual_seed(1)
+    first, second, third = nn.Linear(64, 10), nn.Linear(10, 10), nn.Linear(10, 10)
+    third.weight = second.weight
+    tied = nn.Sequential(nn.Flatten(), first, nn.ReLU(), second, nn.ReLU(), third)
+    choice = settings(rounds=20, clients_per_round=2, executor=executor, workers=2)
+    found = run(method("fedavg"), federation, tied, choice)
+    twice = _Twice(first, second, third.bias)
+    expected = run(method("fedavg"), federation, twice, choice)
+
+    assert found.vector.numel() == 64 * 10 + 10 * 10 + 3 * 10
+    assert found.executor != "vectorized"
+    assert torch.allclose(found.vector, expected.vector, atol=1e-6)
+    assert not torch.allclose(found.tensors["3.weight"], second.weight, atol=1e-3)
 
 
 def test_the_start_can_be_evaluated_too(federation, model, settings):

@@ -14,7 +14,9 @@ from torch.nn.functional import cross_entropy
 
 from fedcraft.data import federate, load
 from fedcraft.engine import Callback, Interrupted, run
+from fedcraft.engine.directory import RunDirectory
 from fedcraft.engine.statefile import write_state
+from fedcraft.engine.stopping import Stopping
 from fedcraft.errors import BusyError, CheckpointError, ConfigError
 from fedcraft.methods import method
 from fedcraft.models import build
@@ -77,6 +79,40 @@ def test_states_that_no_checkpoint_names_are_deleted(federation, model, settings
 
     assert len(checkpoints) == 2
     assert {p.name for p in (tmp_path / "states").iterdir()} == named
+
+
+@pytest.mark.parametrize("last", [1, 5])  # before the first checkpoint, and after the second
+def test_attempts_that_fail_again_and_again_leave_no_more_states_than_one(
+    last, federation, model, settings, tmp_path
+):
+    tight = settings(rounds=6, state_memory_mb=1e-3)
+    found = []
+    for attempt in range(3):
+        with pytest.raises(RuntimeError, match="power"):
+            run(
+                method("ditto"), federation, model, tight, tmp_path,
+                resume=attempt > 0, callbacks=[_At(last, _fail)],
+            )  # fmt: skip
+        found.append(sorted(path.name for path in (tmp_path / "states").iterdir()))
+
+    assert found[0] == found[1] == found[2]
+
+
+def test_room_is_made_before_a_resumed_run_writes_anything(
+    federation, model, settings, tmp_path, monkeypatch
+):
+    run(method("ditto"), federation, model, settings(rounds=2), tmp_path)
+    kept = sorted((tmp_path / "states").iterdir())
+    (tmp_path / "states/client-0000001-round-0000003-0.safetensors").write_bytes(b"a failed try")
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RunDirectory, "begin", full)
+    with pytest.raises(OSError, match="No space"):
+        run(method("ditto"), federation, model, settings(), tmp_path, resume=True)
+
+    assert sorted((tmp_path / "states").iterdir()) == kept
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again(
@@ -213,6 +249,30 @@ def test_a_run_that_stopped_stays_stopped(federation, model, settings, tmp_path)
     assert (again.state, again.round) == ("stopped", stopped.round)
 
 
+def test_an_evaluation_that_only_the_clock_asked_for_does_not_count_towards_patience(
+    federation, model, settings, tmp_path, monkeypatch
+):
+    still = {"client_lr": 1e-12, "server_lr": 1e-12}
+    choice = settings(rounds=50, evaluate_every=2, patience=2, checkpoint_every=0, **still)
+    whole = run(method("fedavg"), federation, model, choice)
+    with monkeypatch.context() as clock:
+        rounds = iter(["", "", "wall time"])
+        clock.setattr(Stopping, "out_of_time", lambda self: next(rounds))
+        torn = run(method("fedavg"), federation, model, choice, tmp_path)
+    resumed = run(method("fedavg"), federation, model, choice, tmp_path, resume=True)
+
+    assert (torn.round, torn.reason) == (3, "wall time")
+    assert torn.metrics[-1]["evaluation"]
+    assert (whole.round, whole.reason) == (resumed.round, resumed.reason)
+    assert whole.round == 6
+    assert resumed.vector.equal(whole.vector)
+    scheduled = [
+        [row["evaluation"] for row in result.metrics if row["round"] % 2 == 0]
+        for result in (whole, resumed)
+    ]
+    assert scheduled[0] == scheduled[1]
+
+
 def test_a_directory_with_a_run_is_not_overwritten(federation, model, settings, tmp_path):
     run(method("craft"), federation, model, settings(rounds=1), tmp_path)
     before = (tmp_path / "metrics.jsonl").read_text()
@@ -271,6 +331,18 @@ def test_a_state_that_is_no_run_is_refused(federation, model, settings, tmp_path
         pytest.raises(CheckpointError, match=r"round-000002: it is not a run's checkpoint"),
     ):
         run(method("craft"), federation, model, settings(), tmp_path, resume=True)
+
+
+def test_a_state_that_is_no_run_is_passed_over_and_names_no_client(
+    federation, model, settings, tmp_path
+):
+    run(method("ditto"), federation, model, settings(rounds=2), tmp_path)
+    (tmp_path / "checkpoints/round-000005").mkdir()
+    write_state(tmp_path / "checkpoints/round-000005", {"round": 5})
+
+    with pytest.warns(UserWarning, match="passed over"):
+        result = run(method("ditto"), federation, model, settings(), tmp_path, resume=True)
+    assert result.round == 6
 
 
 def test_another_split_is_refused(federation, model, settings, tmp_path):

@@ -218,6 +218,21 @@ def test_any_module_trains_alike_in_every_executor_buffers_included(
     )
 
 
+@pytest.mark.parametrize("executor", ["serial", "processes"])
+def test_a_state_too_large_to_be_sent_stays_in_a_serial_run(
+    executor, federation, model, settings, monkeypatch
+):
+    choice = settings(rounds=3, executor=executor, workers=2)
+    roomy = run(method("ditto"), federation, model, choice)
+    monkeypatch.setattr("fedcraft.engine.job._STATE_FACTOR", 0)
+
+    if executor == "processes":
+        with pytest.raises(ClientError, match=r"does not fit .* use executor='serial'"):
+            run(method("ditto"), federation, model, choice)
+    else:
+        assert torch.equal(run(method("ditto"), federation, model, choice).vector, roomy.vector)
+
+
 def test_a_model_can_be_given_as_a_function(federation, model, settings, same_bits):
     same_bits(
         run(method("fedavg"), federation, lambda: copy.deepcopy(model), settings(rounds=1)),

@@ -8,7 +8,7 @@ weights (W <- W - lr G^T X is one matrix product that accumulates), ReLU comes a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import torch
@@ -142,10 +142,10 @@ def chain_of(module: nn.Module) -> list[Link] | None:
     layers = list(leaves(module))
     links = [_link(layer) for layer in layers]
     known = [link for link in links if link is not None]
-    owned = {id(p) for layer in layers for p in layer.parameters(recurse=False)}
-    whole = {id(p) for p in module.parameters()} == owned and not list(module.buffers())
+    owned = [id(p) for layer in layers for p in layer.parameters(recurse=False)]
+    whole = {id(p) for p in module.parameters()} == set(owned) and not list(module.buffers())
     trainable = all(p.requires_grad and p.dtype == torch.float32 for p in module.parameters())
-    once = len({id(layer) for layer in layers}) == len(layers)
+    once = _distinct(map(id, layers)) and _distinct(owned)  # a tied weight has two gradients
     if len(known) != len(links) or not (whole and trainable and once and owned):
         return None
     if _linear_on_images(known):
@@ -161,6 +161,11 @@ def leaves(module: nn.Module) -> Iterator[nn.Module]:
             yield from leaves(child)
     else:
         yield module
+
+
+def _distinct(names: Iterable[int]) -> bool:
+    listed = list(names)
+    return len(set(listed)) == len(listed)
 
 
 def _link(layer: nn.Module) -> Link | None:

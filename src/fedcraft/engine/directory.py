@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import platform
 import sys
@@ -22,8 +21,8 @@ from fedcraft.data import Federation
 from fedcraft.engine.checkpoint import Checkpoints
 from fedcraft.engine.files import read_json, write_atomically, write_json
 from fedcraft.engine.fleet import Scores
+from fedcraft.engine.lock import hold, release
 from fedcraft.engine.tables import CsvTable, JsonLines, Table
-from fedcraft.errors import BusyError
 
 __all__ = ["RunDirectory", "environment"]
 
@@ -35,18 +34,25 @@ _CONFLICTS = (
 
 
 class RunDirectory:
-    """The files of one run; a lock keeps a second process out."""
+    """The files of one run; a lock keeps a second one out."""
 
     def __init__(self, path: Path, *, keep_checkpoints: int = 2) -> None:
         self.path = path
-        path.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock(path)
-        self.metrics = JsonLines(path / "metrics.jsonl")
-        self.clients = CsvTable(path / "clients.csv", _CLIENTS)
-        self.conflicts = CsvTable(path / "conflicts.csv", _CONFLICTS)
-        self._log = Table(path / "log.txt")
         self.checkpoints = Checkpoints(path / "checkpoints", keep_checkpoints)
         self._status: dict[str, Any] = {}
+        path.mkdir(parents=True, exist_ok=True)
+        self._lock = hold(path)
+        try:
+            self._open()
+        except BaseException:
+            release(self._lock)
+            raise
+
+    def _open(self) -> None:
+        self.metrics = JsonLines(self.path / "metrics.jsonl")
+        self.clients = CsvTable(self.path / "clients.csv", _CLIENTS)
+        self.conflicts = CsvTable(self.path / "conflicts.csv", _CONFLICTS)
+        self._log = Table(self.path / "log.txt")
 
     @property
     def states(self) -> Path:
@@ -112,7 +118,7 @@ class RunDirectory:
     def close(self) -> None:
         """Close the files and let others in, even if some cannot be closed in order."""
         with ExitStack() as stack:
-            stack.callback(os.close, self._lock)
+            stack.callback(release, self._lock)
             for table in (*self._tables().values(), self._log):
                 stack.callback(table.close)
 
@@ -140,16 +146,3 @@ def environment() -> dict[str, Any]:
         "torch_capability": torch.backends.cpu.get_cpu_capability(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
-
-
-def _lock(path: Path) -> int:
-    """Lock the directory for this process; the kernel lets go of it when the process ends."""
-    handle = os.open(path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(handle)
-        raise BusyError(
-            f"directory: another process is writing to {path}; wait for it or choose another"
-        ) from error
-    return handle

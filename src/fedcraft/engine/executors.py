@@ -70,6 +70,7 @@ def hire(
         return crew
     alone = settings.worker_count == 1 or job.device.type != "cpu"
     if executor == "serial" or (executor == "vectorized" and alone):
+        desk.keep_states_private()
         return SerialCrew(Bench(job, desk), halted)
     return ProcessCrew(job, desk, settings.worker_count, halted, settings.start_method)
 

@@ -40,15 +40,20 @@ class Trained:
         """Return one number per client: samples, steps, train_loss, loss or busy."""
         return self.report[:, REPORT.index(name)]
 
-    @property
-    def finite(self) -> NDArray[np.bool_]:
-        """Tell whose update, kept state, and loss where it was asked for, is finite."""
+    def finite(self, averaged: Mapping[str, Tensor]) -> NDArray[np.bool_]:
+        """Tell whose update, kept state, and loss where it was asked for, is finite.
+
+        ``averaged`` are the server's buffers that theirs are averaged into: no client may bring
+        NaN or Inf to where the server has a number (a mask of -inf is none).
+        """
         losses = self.column("loss") if self.with_losses else np.zeros(len(self.clients))
         finite = np.isfinite(losses)
         # A finite sum proves a row finite; an infinite one may be an overflow, so look again.
         for row in np.flatnonzero(~np.isfinite(self.column("total"))):
             finite[row] &= bool(self.updates[row].isfinite().all())
-        return np.asarray(finite & [_all_finite(state or {}) for state in self.states])
+        finite &= [_all_finite(state or {}) for state in self.states]
+        finite &= [_keeps_finite(averaged, buffers or {}) for buffers in self.buffers]
+        return np.asarray(finite)
 
     def select(self, mask: NDArray[np.bool_]) -> Trained:
         """Return the clients under the mask."""
@@ -201,6 +206,11 @@ def _means(
 
 def _all_finite(content: Mapping[str, Tensor]) -> bool:
     return all(bool(value.isfinite().all()) for value in content.values())
+
+
+def _keeps_finite(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> bool:
+    shared = before.keys() & after.keys()
+    return all(bool((after[n].isfinite() | ~before[n].isfinite()).all()) for n in shared)
 
 
 def _kept(content: Mapping[str, Tensor] | None) -> dict[str, Tensor] | None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedcraft.data import Federation, Tensors
-from fedcraft.engine.shared import SharedTensor, Slots
+from fedcraft.engine.shared import PrivateSlots, SharedTensor, Slots
 from fedcraft.local import ClientData, LocalObjective
 
 __all__ = ["SPLITS", "Command", "DataSource", "Desk", "Job", "Shard", "shards"]
@@ -120,7 +120,8 @@ class Desk:
             self._tensors[f"{split}_loss"] = SharedTensor((count,), torch.float32)
             self._tensors[f"{split}_correct"] = SharedTensor((count,), torch.uint8)
         capacity = _STATE_FACTOR * d * kind.itemsize
-        self.before, self.after = Slots(m, capacity), Slots(m, capacity)
+        self.before: Slots | PrivateSlots = Slots(m, capacity)
+        self.after: Slots | PrivateSlots = Slots(m, capacity)
         self.buffers = Slots(m + 1, self.buffer_bytes)
         self._open()
 
@@ -142,6 +143,10 @@ class Desk:
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
         self._open()
+
+    def keep_states_private(self) -> None:
+        """Exchange states within this process alone, where nothing bounds their size."""
+        self.before, self.after = PrivateSlots(), PrivateSlots()
 
     @property
     def lock(self) -> int:

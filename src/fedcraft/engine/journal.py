@@ -63,6 +63,7 @@ class Journal:
                 f"({state['split_hash'][:12]}, now {split_hash[:12]}); nothing was changed"
             )
         self._checkpointed = state["round"]
+        self._indices[state["round"]] = state["clients"]
         return state
 
     def _accept(self, state: Mapping[str, Any]) -> None:
@@ -143,7 +144,12 @@ class Journal:
         self._last_checkpoint, self._checkpointed = time.monotonic(), number
         self.directory.status(round=number)
         self._indices[number] = index
-        states.prune(self._kept_indices(checkpoints))
+        self.prune(states)
+
+    def prune(self, states: ClientStates) -> None:
+        """Delete the states that no checkpoint names: of old rounds, or of attempts that failed."""
+        if self.directory is not None:
+            states.prune(self._kept_indices(self.directory.checkpoints))
 
     def _kept_indices(self, checkpoints: Checkpoints) -> list[StateIndex]:
         """Return the indices of all checkpoints on disk: what they name must stay."""
@@ -153,7 +159,7 @@ class Journal:
                 kept[number] = self._indices[number]
                 continue
             with suppress(CheckpointError):  # a damaged one names nothing
-                kept[number] = checkpoints.read(number)["clients"]
+                kept[number] = checkpoints.read(number).get("clients", {})
         self._indices = kept
         return list(kept.values())
 

@@ -123,8 +123,11 @@ class Loop:
         self.round = index + 1
         row = self._row(trained, sorted([*drawn.absent.tolist(), *dropped]), lr, step)
         self.reason = self.stopping.out_of_time() or ""
-        if self.settings.evaluates(self.round) or self.reason:
+        if self.settings.evaluates(self.round):
             self._evaluate_into(row)
+        elif self.reason:
+            # Not counted towards patience: the run that goes on from here would not have looked.
+            self._score_into(row)
         self._close_row(row, step.certificate)
 
     def _train(self, clients: np.ndarray[Any, Any], lr: float) -> tuple[Trained, list[int]]:
@@ -139,12 +142,12 @@ class Loop:
                 report_loss=self.server.wants_losses,
             )
         self._meter.idle(self.fleet.crew.size, float(trained.column("busy").sum()))
-        finite = trained.finite
+        finite = trained.finite(self.server.averaged)
         bad: list[int] = trained.clients[~finite].tolist()
         if bad and self.settings.nonfinite != "drop":
             raise NonFiniteError(
-                f"round {self.round + 1}: NaN or Inf in the update, loss or state of client(s) "
-                f"{bad}; lower client_lr, or set nonfinite to 'drop' or 'stop'"
+                f"round {self.round + 1}: NaN or Inf in the update, loss, buffers or state of "
+                f"client(s) {bad}; lower client_lr, or set nonfinite to 'drop' or 'stop'"
             )
         self._require_clients(int(finite.sum()))
         return trained.select(finite), bad

@@ -6,7 +6,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 __all__ = ["MemoryGauge", "Meter"]
@@ -49,22 +49,42 @@ class Meter:
 class MemoryGauge:
     """The largest memory of this process and its workers, in MiB, looked at now and then.
 
-    Of this process the kernel knows the peak; of the workers only what is their own counts, because
-    the rest of their pages (data, update matrix, code) is the parent's.
+    Of this process the kernel knows the peak since the gauge was made, with all that was in memory
+    then; where it cannot forget earlier peaks (not Linux, or /proc is read-only), those of the
+    process count too. Two gauges at work at once may each miss a peak. Of the workers only what is
+    their own counts, because the rest of their pages (data, update matrix, code) is the parent's.
     """
 
     def __init__(self) -> None:
-        self._workers = 0.0
-        self._next = 0.0
+        self._own = self._workers = self._next = 0.0
+        _forget_peak()
 
     def peak(self, workers: Iterable[int]) -> float:
         """Return the peak so far; the workers are looked at every few seconds at most."""
         if time.monotonic() >= self._next:
             self._workers = max(self._workers, sum(_private_bytes(pid) for pid in workers))
             self._next = time.monotonic() + _GAUGE_SECONDS
-        unit = 1 if sys.platform == "darwin" else 1024
-        own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-        return round((own + self._workers) / 2**20, 1)
+        self._own = max(self._own, _peak_bytes())
+        return round((self._own + self._workers) / 2**20, 1)
+
+
+def _forget_peak() -> None:
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def _peak_bytes() -> int:
+    """Return the high-water mark of this process's memory.
+
+    On Linux not ``ru_maxrss``: that one cannot be reset, and starts at the peak of the parent.
+    """
+    with suppress(OSError):
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        for line in lines:
+            if line.startswith("VmHWM:"):
+                return 1024 * int(line.split()[1])
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _private_bytes(pid: int) -> int:

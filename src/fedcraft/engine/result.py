@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcraft.engine.fleet import Scores
+from fedcraft.errors import DataError
 
 __all__ = ["Result"]
 
@@ -43,6 +44,11 @@ class Result:
 
     def clients(self, split: str = "test") -> dict[str, NDArray[np.generic]]:
         """Return the last scores as columns, ready for a data frame."""
+        if split not in self.scores:
+            raise DataError(
+                f"split: expected one with samples that were scored, {sorted(self.scores)}, found "
+                f"{split!r}; give the federation {split} data, or ask for another split"
+            )
         score = self.scores[split]
         return {
             "client": score.clients,

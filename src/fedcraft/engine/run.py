@@ -26,6 +26,7 @@ from fedcraft.engine.result import Result
 from fedcraft.engine.sampling import Sampler, draw_clients
 from fedcraft.engine.server import Server
 from fedcraft.engine.settings import Settings
+from fedcraft.engine.stopping import require_judges
 from fedcraft.errors import CheckpointError
 from fedcraft.local.store import ClientStates
 from fedcraft.methods import Method
@@ -61,7 +62,9 @@ def run(
     Raises ``Interrupted`` after Ctrl-C, ``ClientError`` with a client's own traceback, and the
     errors of :mod:`fedcraft.errors` for everything else; the directory is then still resumable.
     """
-    sampler(settings, len(federation), 0)  # too many active clients: say so before any work
+    # What cannot go well is said before any work.
+    sampler(settings, len(federation), 0)
+    require_judges(settings, federation)
     path = None if directory is None else Path(directory)
     with ExitStack() as stack:
         stack.enter_context(settled())
@@ -166,6 +169,7 @@ class _Setup:
     def _begin(self, loop: Loop, checkpoint: Mapping[str, Any] | None) -> None:
         if checkpoint is not None:
             loop.load_state_dict(checkpoint)
+        loop.journal.prune(loop.states)  # before anything is written: the disk may be full
         about = {"executor": self.executor, "workers": loop.fleet.crew.size}
         loop.journal.begin(self.federation, checkpoint, about)
         loop.callback.on_start(self._info(loop))

@@ -65,6 +65,11 @@ class Server:
             return self.theta
         return self.average.mean
 
+    @property
+    def averaged(self) -> dict[str, Tensor]:
+        """The buffers into which the clients' are averaged."""
+        return self.buffers or {} if self._buffer_policy == "mean" else {}
+
     def step(self, trained: Trained, client_lr: float, losses_at: LossesAt) -> ServerStep:
         """Aggregate a cohort and move theta: theta_{t+1} = theta_t - step."""
         before = self._mutable_state()

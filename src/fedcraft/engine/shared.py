@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedcraft.errors import StateError
 
-__all__ = ["SharedBytes", "SharedTensor", "Slots"]
+__all__ = ["PrivateSlots", "SharedBytes", "SharedTensor", "Slots"]
 
 _ALIGNMENT = 64  # torch's own: the bits of a matrix product can depend on it
 _HEADER = 32768
@@ -128,6 +128,27 @@ class Slots:
         return self.bytes.tensor(tuple(tensor.shape), tensor.dtype, offset)
 
 
+class PrivateSlots:
+    """Slots of one process, for states of any size; the tensors lie in memory as in shared ones."""
+
+    def __init__(self) -> None:
+        self._contents: dict[int, dict[str, Tensor]] = {}
+
+    def put(self, slot: int, content: Mapping[str, Tensor] | None) -> None:
+        """Fill a slot; its earlier content is gone."""
+        self._contents.pop(slot, None)
+        if content is not None:
+            self._contents[slot] = {name: _compact(value) for name, value in content.items()}
+
+    def get(self, slot: int) -> dict[str, Tensor] | None:
+        """Return the content of a slot: clone what must last."""
+        return dict(self._contents[slot]) if slot in self._contents else None
+
+
+def _compact(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
 def _plan(content: Mapping[str, Tensor]) -> tuple[bytes, list[tuple[Tensor, int]]]:
     offset = _HEADER
     entries: list[tuple[str, str, list[int], int]] = []
@@ -139,7 +160,10 @@ def _plan(content: Mapping[str, Tensor]) -> tuple[bytes, list[tuple[Tensor, int]
         offset += -(-_size(tensor) // _ALIGNMENT) * _ALIGNMENT
     header = json.dumps(entries).encode()
     if len(header) > _HEADER - 8:
-        raise StateError(f"a client's state of {len(entries)} tensors is too finely cut to be sent")
+        raise StateError(
+            f"a client's state of {len(entries)} tensors is too finely cut to go between "
+            "processes; use executor='serial' for this method, or keep fewer, larger tensors"
+        )
     return header, places
 
 

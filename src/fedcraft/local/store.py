@@ -125,7 +125,8 @@ class ClientStates:
         needed = {path.name for path in self._files.values()}
         for index in kept:
             needed |= {str(next(iter(entry))) for entry in index.values()}
-        stale = [path for path in self.directory.glob("*.safetensors*") if path.name not in needed]
+        found = self.directory.glob("client-*.safetensors*")
+        stale = [path for path in found if path.name not in needed]
         for path in stale:
             path.unlink()
         return len(stale)

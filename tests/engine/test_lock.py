@@ -1,0 +1,88 @@
+"""A run directory has one writer, also among the runs of one process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from fedcraft.engine.directory import RunDirectory
+from fedcraft.engine.lock import hold, is_free, release
+from fedcraft.errors import BusyError
+
+_TAKE = """
+import fcntl, sys
+fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX | fcntl.LOCK_NB)
+"""
+
+
+def _free_for_others(directory):
+    taken = subprocess.run(
+        [sys.executable, "-S", "-c", _TAKE, directory / ".lock"], capture_output=True, check=False
+    )
+    assert taken.returncode == 0 or b"BlockingIOError" in taken.stderr
+    return taken.returncode == 0
+
+
+def test_a_second_run_of_the_same_process_is_refused_and_changes_nothing(tmp_path):
+    first = RunDirectory(tmp_path)
+    for _ in range(2):
+        with pytest.raises(BusyError, match="another run is writing"):
+            RunDirectory(tmp_path)
+    assert not _free_for_others(tmp_path)
+    first.close()
+
+    assert _free_for_others(tmp_path)
+    RunDirectory(tmp_path).close()
+
+
+def test_a_look_whether_a_directory_is_free_does_not_free_it(tmp_path):
+    handle = hold(tmp_path)
+    assert not is_free(tmp_path)
+    assert not is_free(tmp_path)
+    release(handle)
+    assert is_free(tmp_path)
+
+
+def test_a_forked_child_holds_nothing_and_lets_nobody_in(tmp_path):
+    handle = hold(tmp_path)
+    ours, theirs = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        release(handle)
+        theirs.sendall(b"free" if is_free(tmp_path) else b"busy")
+        ours.close()
+        theirs.recv(1)  # lives on until the parent is done with it
+        os._exit(0)
+    theirs.close()
+    ours.settimeout(10)
+    try:
+        assert ours.recv(4) == b"busy"
+        assert not is_free(tmp_path)
+        release(handle)
+        assert is_free(tmp_path)
+    finally:
+        ours.close()
+        os.waitpid(child, 0)
+
+
+def test_a_started_program_does_not_inherit_the_lock(tmp_path):
+    handle = hold(tmp_path)
+    program = subprocess.Popen(["sleep", "60"], close_fds=False)
+    try:
+        release(handle)
+        assert is_free(tmp_path)
+    finally:
+        program.kill()
+        program.wait()
+
+
+def test_a_directory_whose_tables_cannot_be_opened_is_free_again(tmp_path):
+    (tmp_path / "clients.csv").mkdir()
+    with pytest.raises(IsADirectoryError):
+        RunDirectory(tmp_path)
+
+    assert is_free(tmp_path)
