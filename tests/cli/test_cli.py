@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -80,6 +82,16 @@ def test_run_prints_the_table_and_how_to_get_a_page(here: Path) -> None:
 def test_quiet_run_prints_nothing(here: Path) -> None:
     result = call("run", *TINY, "--out", "a", "--quiet")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_a_run_goes_on_when_nobody_reads_its_progress(here: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "fedcraft", "run", *TINY, "--out", "a"]
+    done = subprocess.run(command, stderr=writer, stdout=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, b"CRAFT" in done.stdout) == (0, True)
+    assert json.loads((here / "a/status.json").read_text())["state"] == "finished"
 
 
 def test_json_of_a_run_is_json_and_nothing_else(here: Path) -> None:

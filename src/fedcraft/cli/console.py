@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from fedcraft.console import notes
 from fedcraft.errors import (
     ConfigError,
     DataError,
@@ -36,6 +37,8 @@ class Code(IntEnum):
     INTERRUPTED = 130
 
 
+# Text is text: labels and paths may hold brackets and colons.
+_PLAIN: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False, "emoji": False}
 _CANNOT_START = (ConfigError, InputError, DataError, MissingExtraError)
 
 
@@ -62,19 +65,12 @@ class Group(TyperGroup):
 
 def out_console(*, quiet: bool = False) -> Console:
     """The console of results."""
-    return _console(quiet=quiet)
+    return Console(quiet=quiet, **_PLAIN)
 
 
 def error_console(*, quiet: bool = False) -> Console:
     """The console of everything that is no result: progress, notes, errors."""
-    return _console(quiet=quiet, stderr=True)
-
-
-def _console(*, quiet: bool, stderr: bool = False) -> Console:
-    """A console to which text is text: labels and paths may hold brackets and colons."""
-    return Console(
-        stderr=stderr, quiet=quiet, highlight=False, soft_wrap=True, markup=False, emoji=False
-    )
+    return notes(quiet=quiet, **_PLAIN)
 
 
 def print_json(content: Any) -> None:

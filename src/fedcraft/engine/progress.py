@@ -9,6 +9,7 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedcraft.console import notes
 from fedcraft.engine.callbacks import Callback, RunInfo
 
 __all__ = ["ProgressBar", "ProgressLines", "progress"]
@@ -19,7 +20,7 @@ _LINE_SECONDS = 10.0
 
 def progress(style: Style = "auto", console: Console | None = None, title: str = "") -> Callback:
     """Return a callback that shows a run: a bar where there is a terminal, else lines."""
-    target = Console(stderr=True) if console is None else console
+    target = notes() if console is None else console
     if style == "quiet":
         return Callback()
     if style == "bar" or (style == "auto" and target.is_terminal):

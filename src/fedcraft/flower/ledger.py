@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 
@@ -108,10 +109,10 @@ class Ledger:
         """Say how the run ended, if it ever began, and let go of the directory."""
         if self.directory is None:
             return
-        if self._begun:
-            self.directory.status(state=state, reason=reason, round=round_number)
-            self.directory.log(f"{state} after round {round_number}: {reason or 'all rounds done'}")
-        self.directory.close()
+        with closing(self.directory) as directory:
+            if self._begun:
+                directory.status(state=state, reason=reason, round=round_number)
+                directory.log(f"{state} after round {round_number}: {reason or 'all rounds done'}")
 
     def _check_repeatable(self, directory: RunDirectory) -> None:
         """Raise unless these rounds, which nothing can go on from, are this run's to repeat."""
