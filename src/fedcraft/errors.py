@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from numbers import Real
+from types import NoneType
+from typing import Any, get_args, get_type_hints
+
 __all__ = [
     "BusyError",
     "CheckpointError",
@@ -14,6 +19,7 @@ __all__ = [
     "NonFiniteError",
     "StateError",
     "require",
+    "require_numbers",
 ]
 
 
@@ -38,7 +44,7 @@ class ConfigError(FedcraftError, ValueError):
 
 
 class BusyError(ConfigError):
-    """Another process is writing to this run directory."""
+    """Another run is writing to this run directory."""
 
 
 class DataError(FedcraftError, ValueError):
@@ -66,3 +72,18 @@ def require(fine: bool, name: str, expected: str, found: object) -> None:
     """Raise ``InputError`` about the argument ``name`` unless ``fine``."""
     if not fine:
         raise InputError(f"{name}: expected {expected}, found {found!r}")
+
+
+def require_numbers(kind: type, params: Mapping[str, Any]) -> None:
+    """Raise ``InputError`` about the first parameter that ``kind`` declares a number and is none.
+
+    For a ``TypeError`` from a constructor, which does not say what was compared to what.
+    """
+    try:
+        declared = get_type_hints(kind.__init__)  # type: ignore[misc]
+    except NameError:  # a hint that only type checkers can read
+        return
+    for name, value in params.items():
+        kinds = {declared.get(name), *get_args(declared.get(name))}
+        fine = isinstance(value, Real) or (value is None and NoneType in kinds)
+        require(fine or not kinds & {int, float}, name, "a number", value)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedcraft import aggregator
+from fedcraft import aggregator, method
 from fedcraft.aggregators.afl import IterateAverage
 from fedcraft.errors import InputError
 
@@ -47,6 +47,10 @@ def test_afl_reproduces_fair_flearns_direction_and_climb(golden_case, relative_e
         climbed = before.numpy() + gamma * record["losses"]
         assert relative_error(climbed, record["lambdas_unprojected"]) < 1e-11
         assert sum(rule.mixture.values()) == pytest.approx(1, abs=1e-12)
+
+
+def test_the_rule_and_the_table_of_methods_have_one_gamma():
+    assert aggregator("afl").gamma == method("afl").build()[1].gamma == 0.1
 
 
 def test_the_first_round_is_the_uniform_mean():

@@ -60,6 +60,41 @@ def test_the_target_meaning_meets_its_targets_on_the_whole_vector():
     np.testing.assert_allclose(step.certificate.overall_alignment, rho, atol=1e-12)
 
 
+@pytest.mark.parametrize("meaning", ["target", "layerwise", "original"])
+@pytest.mark.parametrize("sizes", [[3], [2, 1]])
+def test_the_certificate_confesses_targets_that_are_missed(meaning, sizes):
+    updates = np.random.default_rng(0).normal(size=(8, 3))
+    step = fedcraft.aggregator("config", meaning=meaning).aggregate(updates, layers=sizes)
+    found, layer = step.certificate, slice(None) if meaning != "layerwise" else slice(0, sizes[0])
+    block = updates[:, layer]
+    aligned = block @ step.direction[layer] / np.linalg.norm(block, axis=1)
+    targets = np.full(8, 1 / 8)
+    if meaning == "original":  # proportional to w, with the length of g
+        units = block / np.linalg.norm(block, axis=1, keepdims=True)
+        shortest = np.linalg.pinv(units) @ np.ones(8)
+        targets = np.full(8, np.linalg.norm(step.direction) / np.linalg.norm(shortest))
+    missed = np.linalg.norm(aligned - targets)
+    assert missed > 0.1
+    whole = found.rows()[-1]
+    if meaning == "layerwise":
+        assert float(found.residual[0]) == pytest.approx(missed)
+        assert found.rank.tolist() == sizes
+    else:
+        assert found.overall_residual == whole["residual"] == pytest.approx(missed)
+        assert found.overall_rank == whole["rank"] == 3
+        assert whole["correction_norm"] == pytest.approx(np.linalg.norm(step.direction))
+
+
+def test_a_rule_for_the_whole_vector_claims_nothing_about_its_layers():
+    updates = np.random.default_rng(1).normal(size=(4, 30))
+    rule = fedcraft.aggregator("config", meaning="target")
+    found = rule.aggregate(updates, layers=[10, 20]).certificate
+    assert torch.isnan(found.residual).all()
+    assert torch.isnan(found.correction_norm).all()
+    assert found.rank.tolist() == [0, 0]
+    assert (found.overall_residual < 1e-12, found.overall_rank) == (True, 4)
+
+
 def test_an_antipodal_pair_with_equal_weights_stays_put():
     updates = np.array([[1.0, 2.0], [-1.0, -2.0]])
     for meaning in ("original", "target", "layerwise"):

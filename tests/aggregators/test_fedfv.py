@@ -111,6 +111,22 @@ def test_a_zero_update_is_never_projected_on():
     assert np.isfinite(step.direction).all()
 
 
+@pytest.mark.parametrize(("dtype", "length"), [(np.float32, 1e-23), (np.float64, 1e-170)])
+def test_nothing_is_projected_off_an_update_too_short_to_be_squared(dtype, length):
+    updates = np.array([[1, 2, 3], [3, 2, 1], [0, 0, 0]], dtype)
+    expected = aggregator("fedfv", alpha=0.0).aggregate(updates, losses=[1, 2, 3]).direction
+    updates[2] = -length * np.array([1, 2, 2])
+    step = aggregator("fedfv", alpha=0.0).aggregate(updates, losses=[1, 2, 3])
+    np.testing.assert_allclose(step.direction, expected, rtol=1e-6)
+
+
+def test_nothing_is_projected_off_earlier_updates_too_short_to_be_squared():
+    rule = aggregator("fedfv", tau=1, external="paper")
+    rule.aggregate(np.array([[-1e-170, 0.0]]), client_ids=[9], losses=[1.0])
+    step = rule.aggregate(np.array([[1.0, 1.0]]), client_ids=[1], losses=[1.0])
+    np.testing.assert_allclose(step.direction, [1.0, 1.0], rtol=1e-15)
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("alpha", 1.5), ("tau", -1), ("tau", 0.5), ("external", "x"), ("guard", -1)]
 )

@@ -139,6 +139,18 @@ def test_the_papers_evenness_is_stricter_than_the_codes():
     assert (code, paper) == (pytest.approx(3.2), pytest.approx(0.8))
 
 
+@pytest.mark.parametrize(("rise", "by_paper"), [(0.9e-4, 0.1 / 32), (-1.1e-4, 3.2)])
+def test_the_codes_armijo_passes_where_every_loss_rises_and_the_papers_does_not(rise, by_paper):
+    slope = 0.5  # <g_i, g_t> for two orthogonal unit updates
+
+    def evaluate(length):
+        return [1 + rise * slope * length] * 2
+
+    code = _searching([1.0, 1.0]).line_search(evaluate, 0.1)
+    paper = _searching([1.0, 1.0], armijo="paper").line_search(evaluate, 0.1)
+    assert (code, paper) == (pytest.approx(3.2), pytest.approx(by_paper))
+
+
 def test_a_search_before_any_round_or_with_other_losses_is_refused():
     with pytest.raises(StateError, match="line_search"):
         aggregator("fedmdfg").line_search(lambda length: [1.0], 0.1)
@@ -148,7 +160,14 @@ def test_a_search_before_any_round_or_with_other_losses_is_refused():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("theta_deg", 0), ("theta_deg", 90), ("s", -1), ("eps", -1.0), ("evenness", "both")],
+    [
+        ("theta_deg", 0),
+        ("theta_deg", 90),
+        ("s", -1),
+        ("eps", -1.0),
+        ("evenness", "both"),
+        ("armijo", "no"),
+    ],
 )
 def test_impossible_parameters_are_refused(name, value):
     with pytest.raises(InputError, match=name):

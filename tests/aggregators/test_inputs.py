@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -25,20 +27,40 @@ def used_craft(**params):
         (GOOD[:0], {}, "empty"),
         (GOOD[:, :0], {}, "no coordinates"),
         (GOOD.astype(np.int64), {}, "float32 or float64"),
-        (torch.ones(2, 4, dtype=torch.float16), {}, "cast them first"),
+        (torch.ones(2, 4, dtype=torch.float16), {}, "float64, found torch.float16; cast first"),
+        (GOOD.astype(">f8"), {}, "updates: expected .* found >f8; cast first"),
+        (GOOD.astype(np.longdouble), {}, "updates: expected float32 or float64"),
+        (GOOD.astype(object), {}, "updates: expected .* found object"),
         ([[1.0, 2.0]], {}, "updates: expected a torch tensor"),
         (GOOD, {"weights": [1, 2]}, "weights: expected 3"),
         (GOOD, {"weights": [1, 2, -1]}, "weights: expected >= 0"),
         (GOOD, {"weights": [0, 0, 0]}, "weights: they are all zero"),
         (GOOD, {"weights": [1, np.nan, 1]}, "weights: they hold NaN"),
+        (GOOD, {"weights": ["1", "2", "3"]}, "weights: expected numbers, found .*'1'"),
+        (GOOD, {"weights": np.array(["1", "2", "3"])}, "weights: expected numbers"),
         (GOOD, {"layers": [2, 3]}, "layers: they add up to 5"),
         (GOOD, {"layers": [slice(0, 2), slice(3, 4)]}, "follow each other"),
         (GOOD, {"layers": [4, 0]}, "non-empty"),
         (GOOD, {"layers": "conv"}, "layers: expected a Layout"),
+        (GOOD, {"layers": [2.7, 2.2]}, r"layers: expected whole numbers, found 2\.7"),
+        (GOOD, {"layers": [2, slice(2, 4)]}, "layers: expected whole numbers, found slice"),
+        (GOOD, {"layers": [slice(0, 2), 2]}, r"layers: expected slices or \(start, stop\)"),
+        (GOOD, {"layers": [slice(0, 4, 2)]}, "layers: expected slices without a step"),
+        (GOOD, {"layers": [slice(0, 2), slice(2, 9)]}, "layers: they add up to 9"),
         (GOOD, {"client_ids": [1, 2]}, "client_ids: expected 3"),
         (GOOD, {"client_ids": [1, 2, 2]}, "client_ids: they must differ"),
+        (GOOD, {"client_ids": [0.1, 1.7, 2.9]}, r"client_ids: expected whole numbers, found 0\.1"),
+        (GOOD, {"client_ids": [None, 1, 2]}, "client_ids: expected whole numbers, found None"),
+        (GOOD, {"client_ids": "abc"}, "client_ids: expected a sequence of 3"),
+        (GOOD, {"client_ids": 7}, "client_ids: expected a sequence of 3"),
         (GOOD, {"losses": [1.0]}, "losses: expected 3"),
+        (GOOD, {"losses": [1.0, None, 2.0]}, "losses: expected numbers, found .*None"),
+        (GOOD, {"losses": np.array([1.0, None, 2.0])}, "losses: expected numbers, found .*object"),
+        (GOOD, {"losses": [1.0, np.nan, 2.0]}, r"^losses: NaN or Inf from client\(s\) \[1\]"),
+        (GOOD, {"steps": [1.0, np.nan, 2.0]}, r"^steps: NaN or Inf from client\(s\) \[1\]"),
         (GOOD, {"client_lr": 0.0}, "client_lr: expected a positive"),
+        (GOOD, {"client_lr": "0.1"}, "client_lr: expected numbers, found '0.1'"),
+        (GOOD, {"client_lr": [0.1, 0.2]}, "client_lr: expected a positive"),
         (np.ones((3, 5)), {}, "earlier rounds had 4 coordinates"),
     ],
 )
@@ -50,6 +72,54 @@ def test_a_wrong_argument_is_named_and_the_state_survives(updates, arguments, wo
     after = craft.state_dict()
     assert before.keys() == after.keys()
     assert torch.equal(before["reference"], after["reference"])
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        np.array([3.0, 2.0, 1.0])[::-1],
+        np.array([1.0, 2.0, 3.0], dtype=">f8"),
+        np.array([1, 2, 3], dtype=np.longdouble),
+        [torch.tensor(1.0), torch.tensor(2), np.float32(3)],
+        range(1, 4),
+    ],
+    ids=["backwards", "big-endian", "longdouble", "scalars", "range"],
+)
+def test_numbers_may_come_in_any_form(weights):
+    plain = fedcraft.aggregator("average").aggregate(GOOD, weights=[1, 2, 3]).direction
+    found = fedcraft.aggregator("average").aggregate(GOOD, weights=weights).direction
+    np.testing.assert_array_equal(found, plain)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [1.0, 3.0],
+        np.array([1, 3]),
+        torch.tensor([1, 3]),
+        [slice(1), slice(1, None)],
+        [(0, 1), (1, 4)],
+    ],
+    ids=["floats", "numpy", "torch", "open slices", "pairs"],
+)
+def test_layers_may_come_in_any_form(layers):
+    step = fedcraft.aggregator("average").aggregate(GOOD, layers=layers, client_ids=[2.0, "b", 7])
+    assert step.certificate.alignment.shape == (2, 3)
+    assert step.certificate.client_ids == (2, "b", 7)
+
+
+def test_read_only_updates_are_read_without_a_warning():
+    frozen = GOOD.copy()
+    frozen.flags.writeable = False
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found = fedcraft.aggregator("average").aggregate(frozen, weights=frozen[:, 0])
+    finally:
+        torch.set_warn_always(always)
+    assert found.direction.flags.writeable
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -32,10 +32,19 @@ def _nasty():
         "wild lengths": plain * lengths,
         "tiny": 1e-12 * plain,
         "huge": 1e12 * plain,
+        "a square that vanishes in float32": _against_all(plain, 1e-23),
+        "a square that vanishes in float64": _against_all(plain, 1e-170),
+        "squares that vanish": 1e-170 * plain,
         "nearly equal": plain[0] + 1e-9 * plain,
         "one client": plain[:1],
         "one zero client": np.zeros((1, DIMENSION)),
     }
+
+
+def _against_all(plain, length):
+    """The last client goes against the sum of the others, with an update of this length."""
+    sum_of_units = (plain[:-1] / np.linalg.norm(plain[:-1], axis=1, keepdims=True)).sum(0)
+    return np.vstack([plain[:-1], -length * sum_of_units])
 
 
 NASTY = _nasty()

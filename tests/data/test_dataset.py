@@ -67,6 +67,12 @@ def test_fingerprint_follows_content_only() -> None:
         (np.zeros((2, 3)), [0, 1], {"channels_last": True}, "channels_last needs"),
         (np.zeros((2, 3, 4, 4)), [0, 1], {"mean": (1.0, 2.0)}, "mean must hold 1 or 3"),
         (np.zeros((2, 3)), [0, 1], {"std": (0.0,)}, "positive"),
+        (np.zeros((2, 3), np.uint8), [0, 1], {"std": (np.nan,)}, "finite"),
+        (np.zeros((2, 3), np.uint8), [0, 1], {"mean": (np.inf,)}, "finite"),
+        (np.zeros((2, 3), np.uint8), [0, 1], {"scale": np.nan}, "finite"),
+        (np.zeros((2, 3)), [0, 1], {"owners": [1.0, np.nan]}, "owners.* 1 of 2"),
+        (np.zeros((2, 3)), [0, 1], {"owners": ["a", " "]}, "owners.* 1 of 2"),
+        (np.zeros((2, 3)), [0, 1], {"owners": [None, "b"]}, "owners.* 1 of 2"),
         (np.zeros((2, 3)), [0, 1], {"augmentation": "mixup"}, "augmentation must be one of"),
         (np.zeros((2, 3)), [0, 1], {"augmentation": "crop-flip"}, "needs uint8 images"),
     ],
@@ -97,6 +103,17 @@ def test_torch_data_set_of_pillow_images_becomes_bytes() -> None:
     assert (data.inputs.dtype, data.input_shape) == (np.uint8, (3, 4, 5))
     assert data.inputs[2, 0, 0, 0] == 2
     assert from_torch([(Image.new("L", (5, 4)), 0)]).input_shape == (1, 4, 5)
+
+
+@pytest.mark.parametrize("label", [True, np.array([1]), torch.tensor([1]), torch.tensor(1)])
+def test_torch_data_set_may_wrap_its_labels(label: Any) -> None:
+    assert from_torch([(np.zeros(2), label)]).labels.tolist() == [1]
+
+
+@pytest.mark.parametrize("label", [1.7, torch.tensor(0.0), np.float32(1)])
+def test_torch_data_set_with_fractions_for_labels_is_refused(label: Any) -> None:
+    with pytest.raises(DataError, match=r"labels must be integers.* 2 are of type float"):
+        from_torch([(np.zeros(2), 1), (np.zeros(2), label)])
 
 
 def test_torch_data_set_that_cannot_be_read_is_refused() -> None:
@@ -167,6 +184,18 @@ def test_table_with_one_list_column_gives_one_feature_per_element(tmp_path: Path
         ({"age": [1, None, 2, 3]}, {"label": "age", "features": "height"}, "'age' has 1 empty"),
         ({}, {"label": "age", "features": "height", "classes": 3}, "label 3"),
         ({}, {"label": "age", "features": "height", "std": [1.0, 2.0]}, "1 or 1 numbers"),
+        ({}, {"label": "age", "features": "height", "std": [np.nan]}, "all finite"),
+        ({}, {"label": "height", "features": "age"}, "'height'.* 4 rows.* 1.5"),
+        (
+            {"height": [1.0, np.nan, 2.0, 3.0]},
+            {"label": "height", "features": "age"},
+            "'height' has 1 empty",
+        ),
+        (
+            {"kind": ["cat", "", None, "  "]},
+            {"label": "kind", "features": "age"},
+            "'kind' has 3 empty",
+        ),
         ({}, {"label": "age", "labels": "kind"}, r"got \['labels'\]"),
     ],
 )
@@ -175,6 +204,18 @@ def test_table_without_what_was_asked_for_is_refused(
 ) -> None:
     with pytest.raises(DataError, match=message):
         load(write_table(tmp_path, ".parquet", COLUMNS | changed), **options)
+
+
+@pytest.mark.parametrize("name", ["kind", "site"])
+def test_empty_text_in_a_csv_file_is_no_class_and_no_client(tmp_path: Path, name: str) -> None:
+    path = write_table(tmp_path, ".csv", COLUMNS | {name: ["x", None, "y", None]})
+    with pytest.raises(DataError, match=f"'{name}' has 2 empty"):
+        load(path, label="kind", client="site")
+
+
+def test_whole_numbers_with_a_point_are_classes(tmp_path: Path) -> None:
+    path = write_table(tmp_path, ".parquet", COLUMNS | {"height": [3.0, 1.0, 3.0, 2.0]})
+    assert from_table(path, label="height", features="age").labels.tolist() == [2, 0, 2, 1]
 
 
 def test_lists_of_unequal_length_are_refused(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ PAGES = (
     *("index.md", "concepts.md", "methods.md", "configuration.md", "commands.md"),
     *("report.md", "certificate.md", "own-data.md", "own-model.md", "faq.md", "api.md"),
 )
+VISITS = "ward,ill\n" + "".join(f"{ward},0\n" for ward in range(12))
 _FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -102,7 +103,7 @@ def test_every_command_on_the_pages_is_one_that_fedcraft_understands(
     (tmp_path / "grid.toml").write_text("[grid]\nseed = [1]\n")
     (tmp_path / "runs" / "mine").mkdir(parents=True)
     (tmp_path / "runs" / "mine-3").mkdir()
-    (tmp_path / "visits.csv").touch()
+    (tmp_path / "visits.csv").write_text(VISITS)
     (tmp_path / "mynet.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
     command, given = parsed(words)
@@ -137,7 +138,7 @@ def test_every_configuration_on_the_pages_is_valid(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "visits.csv").touch()
+    (tmp_path / "visits.csv").write_text(VISITS)
     for block in blocks(page, "toml"):
         assert Plan.of(tomllib.loads(block.text), page).configs()
 

@@ -136,5 +136,12 @@ def test_all_wrong_keys_are_told_at_once() -> None:
     assert "rounds" in str(caught.value)
 
 
+def test_changed_copy_is_checked_as_a_file_is() -> None:
+    with pytest.raises(ConfigError, match="configuration: rounds: expected a number of at least 1"):
+        Config().but(rounds=0)
+    with pytest.raises(ConfigError, match=r"unknown key 'roundz'\. Did you mean 'rounds'"):
+        Config().but(roundz=3)
+
+
 def test_toml_of_values_has_no_empty_tables() -> None:
     assert "[" not in to_toml(Config().values())

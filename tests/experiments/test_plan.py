@@ -108,6 +108,10 @@ def test_comparison_gives_every_method_the_same_grid() -> None:
     assert all(c.validation_fraction > 0 for c in configs)
 
 
+def test_comparison_takes_one_method_by_its_name() -> None:
+    assert {c.method for c in comparison_plan("craft").configs()} == {"craft"}
+
+
 def test_rates_given_to_a_comparison_leave_the_grid() -> None:
     configs = comparison_plan(["craft"], overrides={"client_lr": 0.3}).configs()
     assert {c.client_lr for c in configs} == {0.3}

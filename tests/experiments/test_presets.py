@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedcraft.errors import ConfigError
-from fedcraft.experiments.estimate import estimate
+from fedcraft.experiments.estimate import Estimate, estimate
+from fedcraft.experiments.files import load_config
 from fedcraft.experiments.presets import METHODS, SCALES, Scale, preset, presets
 from fedcraft.experiments.published import TABLES
 from fedcraft.experiments.run import run
@@ -105,6 +106,18 @@ def test_estimate_grows_with_the_plan(offline: Path) -> None:
     assert all_.runs == len(METHODS)
     assert all_.seconds > one.seconds > 0
     assert estimate(configs, jobs=2).memory_mb > all_.memory_mb > 100
+
+
+def test_estimate_knows_the_work_of_the_local_objective() -> None:
+    short, long = (
+        load_config({"method": "fedrep", "local": {"head_epochs": epochs}}) for epochs in (0, 60)
+    )
+    assert estimate([long]).seconds > 4 * estimate([short]).seconds
+
+
+def test_estimate_says_that_it_counts_from_scratch() -> None:
+    told = str(Estimate(runs=7, seconds=600, memory_mb=400, jobs=2))
+    assert told == "7 runs from scratch, 2 at once: about 10 min and 400 MiB of memory"
 
 
 def test_unknown_experiment_is_told_its_neighbour() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import fedcraft
 from fedcraft.engine import Callback
-from fedcraft.errors import BusyError, ConfigError, DataError
+from fedcraft.errors import BusyError, ConfigError, DataError, FedcraftError
 from fedcraft.experiments.files import write_config
 from fedcraft.experiments.result import Result, results_in
 from fedcraft.experiments.run import prepare, resume, run
@@ -136,6 +136,31 @@ def test_directory_with_a_run_is_never_written_to(tmp_path: Path) -> None:
     run(TINY, out=tmp_path / "a")
     with pytest.raises(ConfigError, match=r"holds a run already.*fedcraft resume"):
         run(TINY, out=tmp_path / "a")
+
+
+def test_folder_of_a_run_that_never_started_is_free_for_the_corrected_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for out in (tmp_path / "a", None):
+        for wrong in ({"samples": 5000}, {"min_size": 500}, {"model_options": {"widht": 3}}):
+            with pytest.raises(FedcraftError):
+                run(TINY, out=out, **wrong)
+    assert not results_in(tmp_path)
+    assert run(TINY, out=tmp_path / "a").state == "finished"
+
+
+def test_folder_of_a_run_that_has_started_is_kept(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="went away"):
+        run(TINY, out=tmp_path / "a", callbacks=(StopAt(1),))
+    with pytest.raises(ConfigError, match="holds a run already"):
+        run(TINY, out=tmp_path / "a")
+
+
+def test_too_many_rounds_are_told_as_any_wrong_key(tmp_path: Path) -> None:
+    directory = prepare(fedcraft.Config.model_validate(TINY), tmp_path / "a")
+    with pytest.raises(ConfigError, match=r"rounds: expected a number of at most .* 99999999"):
+        resume(directory, rounds=99_999_999)
 
 
 def test_runs_without_out_get_folders_of_their_own(

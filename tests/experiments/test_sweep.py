@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from fedcraft.errors import ConfigError
+from fedcraft.errors import ConfigError, DataError, MissingExtraError
 from fedcraft.experiments.files import write_config
 from fedcraft.experiments.plan import Plan
 from fedcraft.experiments.result import Result
-from fedcraft.experiments.sweep import Observer, SweepResult, sweep
+from fedcraft.experiments.sweep import Observer, SweepResult, cores, sweep
 
 TINY: dict[str, Any] = {
     "rounds": 12,
@@ -128,6 +128,27 @@ def test_sweep_results_are_frames(undisturbed: SweepResult) -> None:
     assert set(clients["method"]) == {"craft", "fedavg", "fedfv"}
 
 
+def test_missing_pandas_is_told_by_its_pip_command(
+    undisturbed: SweepResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    for frame in (undisturbed.table, undisturbed.clients):
+        with pytest.raises(MissingExtraError, match=r"fedcraft\[report\]"):
+            frame()
+
+
+def test_clients_of_a_sweep_without_a_finished_run_are_told_to_be_none(tmp_path: Path) -> None:
+    placed = sweep(Plan(TINY, {"seed": [1, 2]}), out=tmp_path, runner=lambda *_: [])
+    with pytest.raises(DataError, match="none of its 2 runs"):
+        placed.clients()
+
+
+def test_cores_are_counted_where_no_affinity_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    assert cores() == 7
+
+
 def test_runs_of_a_sweep_use_one_process_each(undisturbed: SweepResult) -> None:
     for run in undisturbed.runs:
         assert (run.config.executor, run.config.workers) == ("serial", 1)
@@ -155,6 +176,14 @@ def test_folder_that_is_another_run_now_is_refused(tmp_path: Path) -> None:
         sweep(plan, out=tmp_path, runner=lambda *_: [])
     for told in (str(placed.directory), "rounds is 60 instead of 12", "Move the folder out"):
         assert told in str(caught.value)
+
+
+def test_a_run_is_no_folder_for_runs(undisturbed: SweepResult) -> None:
+    run = undisturbed.runs[0].directory
+    before = sorted(run.iterdir())
+    with pytest.raises(ConfigError, match=r"out: .* is a run itself"):
+        sweep(Plan(TINY), out=run)
+    assert sorted(run.iterdir()) == before
 
 
 def test_dead_worker_is_replaced_and_takes_only_its_own_run_with_it(tmp_path: Path) -> None:
@@ -199,9 +228,9 @@ def test_run_that_another_process_is_doing_is_waited_for(
     plan = Plan(TINY, {"seed": [1]})
     (run,) = sweep(plan, out=tmp_path, jobs=0, runner=lambda *_: []).runs
     hold = (
-        "import fcntl, sys\n"
-        f"file = open({str(run.directory / '.lock')!r}, 'w')\n"
-        "fcntl.lockf(file, fcntl.LOCK_EX)\n"
+        "import sys, pathlib\n"
+        "from fedcraft.engine.lock import hold\n"
+        f"hold(pathlib.Path({str(run.directory)!r}))\n"
         "print('held', flush=True)\n"
         "sys.stdin.read()\n"
     )

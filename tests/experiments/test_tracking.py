@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from fedcraft.engine import Callback
 from fedcraft.errors import MissingExtraError
-from fedcraft.experiments.run import run
-from fedcraft.experiments.tracking import numbers
+from fedcraft.experiments.config import Config
+from fedcraft.experiments.run import resume, run
+from fedcraft.experiments.tracking import numbers, trackers
 
 TINY = {"rounds": 3, "clients": 10, "clients_per_round": 4, "evaluate_every": 3, "workers": 1}
 
@@ -26,6 +31,35 @@ def test_tensorboard_holds_every_round(tmp_path: Path) -> None:
     assert [event.step for event in events.Scalars("update_norm")] == [1, 2, 3]
     (mean,) = events.Scalars("evaluation/mean")
     assert mean.value == pytest.approx(result.final("mean"))
+
+
+def test_tensorboard_of_a_resumed_run_has_every_round_once(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+
+    class Crash(Callback):
+        def on_round(self, record: Mapping[str, Any]) -> None:
+            if record["round"] == 5:
+                raise RuntimeError("the machine went away")
+
+    given = TINY | {"rounds": 8, "evaluate_every": 2, "checkpoint_every": 4}
+    with pytest.raises(RuntimeError, match="went away"):
+        run(given, tracking="tensorboard", out=tmp_path / "a", callbacks=(Crash(),))
+    result = resume(tmp_path / "a")
+    events = accumulator.EventAccumulator(str(result.directory / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("update_norm")] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [event.step for event in events.Scalars("evaluation/mean")] == [2, 4, 6, 8]
+
+
+@pytest.mark.parametrize(("done", "first_purged"), [(0, 0), (4, 5)])
+def test_tensorboard_forgets_what_will_be_written_again(
+    done: int, first_purged: int, tmp_path: Path
+) -> None:
+    pytest.importorskip("tensorboard")
+    (board,) = trackers(Config(tracking="tensorboard"), tmp_path)
+    purged = []
+    board._make = lambda _, purge_step: purged.append(purge_step)
+    board.on_start(SimpleNamespace(first_round=done))
+    assert purged == [first_purged]
 
 
 @pytest.mark.slow

@@ -34,3 +34,13 @@ def test_float32_products_are_those_of_float64(kind, exponent):
 def test_products_beyond_float64_are_an_error(kind):
     with pytest.raises(NonFiniteError, match="overflow float64"):
         PRODUCTS[kind](rows_of(1e200, torch.float64))
+
+
+@pytest.mark.parametrize(("dtype", "length"), [(torch.float32, 3e-23), (torch.float64, 1e-170)])
+def test_rows_too_short_to_be_squared_count_as_zero(dtype, length):
+    rows = rows_of(1.0, dtype)
+    rows[2] *= length
+    without = rows.clone()
+    without[2] = 0
+    for product in (block_grams, block_square_norms):
+        assert torch.equal(product(rows, SLICES), product(without, SLICES))

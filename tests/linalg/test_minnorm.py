@@ -93,6 +93,20 @@ def test_every_optimum_is_proved_within_any_box():
         assert _optimality_gap(rows, found, lower, upper) < 1e-13
 
 
+@pytest.mark.parametrize("delta", [1e-2, 1e-3, 1e-4, 1e-6, 1e-8])
+def test_nearly_opposite_pairs_in_a_narrow_box_are_finished(delta):
+    draw = np.random.default_rng(6)
+    for pairs in (10, 14, 18):
+        half = draw.normal(size=(pairs, 20))
+        rows = np.vstack([half, delta * draw.normal(size=half.shape) - half, half[:1] + half[1:2]])
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        centre = draw.dirichlet(np.ones(len(rows)))
+        lower, upper = np.maximum(0, centre - 0.01), np.minimum(1, centre + 0.01)
+        found = _weights(rows, lower, upper)
+        assert found.sum() == pytest.approx(1, abs=1e-10)
+        assert _optimality_gap(rows, found, lower, upper) < 1e-9
+
+
 def test_the_box_agrees_with_slsqp():
     draw = np.random.default_rng(3)
     for _ in range(10):

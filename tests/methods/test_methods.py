@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -218,12 +220,20 @@ def test_other_spellings_are_understood(alias: str, name: str) -> None:
         ("fedavgg", {}, "unknown name 'fedavgg'; did you mean 'fedavg'"),
         ("zzz", {}, "unknown name 'zzz'. Known: fedavg, "),
         ("fedprox", {"local": {"mu": -1.0}}, "mu: expected"),
+        ("fedprox", {"local": {"mu": "1"}}, "mu: expected a number, found '1'"),
         ("fedprox", {"local": {"nu": 1.0}}, "'proximal'.*nu"),
         ("fedavg", {"aggregator": "kraft"}, "did you mean 'craft'"),
         ("fedavg", {"server": {"name": "adamm"}}, "did you mean 'adam'"),
         ("fedavg", {"server": {"lr": 0.5}}, "the server's rate is server_lr"),
         ("fedavg", {"server_lr": -1.0}, "lr: expected"),
         ("fedavg", {"client_lr": -1.0}, "client_lr: expected"),
+        ("fedavg", {"client_lr": "0.1"}, "client_lr: expected a number, found '0.1'"),
+        ("fedavg", {"server_lr": "0.1"}, "lr: expected a number, found '0.1'"),
+        ("craft", {"aggregator": {"tau": "1e-6"}}, "tau: expected a number, found '1e-6'"),
+        ("craft", {"aggregator": {"clip": "2"}}, "clip: expected a number, found '2'"),
+        ("craft", {"aggregator": {"eps": None}}, "eps: expected a number, found None"),
+        ("craft", {"aggregator": {"epsilon": 1.0}}, "'craft'.*epsilon"),
+        ("fedadam", {"server": {"beta1": "0.9"}}, "beta1: expected a number, found '0.9'"),
     ],
 )
 def test_mistakes_are_named_at_once(name: str, overrides: Any, message: str) -> None:
@@ -236,6 +246,28 @@ def test_methods_are_values() -> None:
     assert pickle.loads(pickle.dumps(chosen)) == chosen
     assert chosen == method("ditto+craft", local={"lam": 0.3})
     assert chosen != method("ditto+craft")
+
+
+def test_the_table_cannot_be_changed_by_its_users() -> None:
+    with pytest.raises(TypeError):
+        method("fedadam").server.params["beta1"] = 0.0  # type: ignore[index]
+    given = {"beta1": 0.5}
+    part = Part("adam", given)
+    given["beta1"] = 0.0
+    assert part.params == {"beta1": 0.5}
+    assert method("fedadam").server.params == method("fedyogi").server.params
+
+
+def test_parts_are_values_that_travel() -> None:
+    nested = {"lam": 0.5, "inner": {"name": "proximal", "mu": 0.2}}
+    part = method("ditto", local=nested).local
+    for copied in (pickle.loads(pickle.dumps(part)), copy.deepcopy(part), replace(part)):
+        assert copied == part
+        assert hash(copied) == hash(part)
+        with pytest.raises(TypeError):
+            copied.params["lam"] = 0.0
+    assert part != Part("ditto", {"lam": 0.5})
+    assert len({method("craft"), method("craft"), method("config")}) == 2
 
 
 def test_the_table_lists_every_method_once() -> None:

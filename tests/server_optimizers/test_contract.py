@@ -106,9 +106,16 @@ def test_the_direction_is_not_changed_and_not_shared(name, params):
         (torch.zeros(5), InputError),
         (torch.zeros(2, 3), InputError),
         (torch.zeros(6, dtype=torch.int64), InputError),
+        (torch.zeros(6, dtype=torch.float16), InputError),
+        (torch.zeros(6, dtype=torch.bfloat16), InputError),
+        (np.zeros(6, dtype=np.float16), InputError),
+        (np.zeros(6, dtype=">f8"), InputError),
         ([0.0] * 6, InputError),
     ],
-    ids=["nan", "dimension", "matrix", "integers", "list"],
+    ids=[
+        *("nan", "dimension", "matrix", "integers", "half", "bfloat", "numpy half", "big-endian"),
+        "list",
+    ],
 )
 def test_a_bad_direction_is_refused_and_changes_nothing(name, params, bad, error):
     optimizer, twin = (server_optimizer(name, **params) for _ in range(2))

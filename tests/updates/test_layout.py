@@ -66,6 +66,29 @@ def test_flatten_and_unflatten_are_inverse():
         assert torch.equal(tensor, net.state_dict()[name])
 
 
+@pytest.mark.parametrize("shape", [(500,), (3,), (1, 117)])
+def test_a_vector_of_another_length_is_not_cut_to_fit(shape):
+    layout = Layout.from_module(Net())
+    assert layout.dimension == 117
+    with pytest.raises(InputError, match="vector: expected 117 numbers"):
+        layout.unflatten(torch.zeros(shape))
+
+
+def test_a_slice_without_an_end_needs_the_dimension():
+    assert Layout.from_slices([slice(0, 2), slice(2, None)], 5).sizes == (2, 3)
+    with pytest.raises(InputError, match="layers: expected whole numbers, found None"):
+        Layout.from_slices([slice(0, 2), slice(2, None)])
+
+
+def test_updates_that_are_no_matrix_of_floats_are_named():
+    with pytest.raises(InputError, match="matrix: expected a torch tensor"):
+        Updates.from_arrays([[1.0, 2.0]])
+    with pytest.raises(InputError, match="matrix: expected float32 or float64"):
+        Updates.from_arrays(torch.ones(2, 2, dtype=torch.float16))
+    with pytest.raises(InputError, match="weights: expected numbers"):
+        Updates.from_arrays(torch.ones(2, 2), weights=[1.0, None])
+
+
 @pytest.mark.parametrize("spoil", ["missing", "shape"])
 def test_a_state_dict_that_does_not_fit_is_named(spoil):
     net = Net()

@@ -12,7 +12,7 @@ from typing import Any
 from fedcraft.aggregators.base import Aggregator, Outcome, State, Step
 from fedcraft.aggregators.certificate import Certificate
 from fedcraft.aggregators.cohort import Cohort
-from fedcraft.errors import InputError
+from fedcraft.errors import InputError, require_numbers
 
 __all__ = [
     "RULES",
@@ -59,6 +59,7 @@ def aggregator(name: str, **params: Any) -> Aggregator:
     try:
         built: Aggregator = rule(**params)
     except TypeError as error:
+        require_numbers(rule, params)
         raise InputError(f"aggregator {name!r}: {error}") from error
     return built
 

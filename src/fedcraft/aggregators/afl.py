@@ -28,8 +28,9 @@ class AFL(Aggregator):
     climb, all N are projected, and the direction renormalises over the participants (uniform if
     their lambda are all zero).
 
-    * ``gamma``: 0.01 as in most released code. One released program passes 0.1, with which lambda
-      of N = 1000 clients collapses on the few that were sampled last.
+    * ``gamma``: 0.1 as in one released program; most released code has 0.01. With N = 1000 and 0.1
+      lambda rests on the few that were sampled last, since these climb by gamma F from about 1/N;
+      on FEMNIST the model came out better for it all the same.
     * ``clients``: N, if known ahead: the ids are then 0 ... N-1. Otherwise lambda grows: a client
       seen for the first time enters with the uniform value 1/N of the clients seen so far, and the
       others make room in proportion.
@@ -44,7 +45,7 @@ class AFL(Aggregator):
     def __init__(
         self,
         *,
-        gamma: float = 0.01,
+        gamma: float = 0.1,
         clients: int | None = None,
         indexing: Literal["client", "position"] = "client",
         evaluate_average: bool = True,

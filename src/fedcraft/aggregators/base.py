@@ -49,9 +49,9 @@ class Aggregator(ABC):
     place. Checks, certificates, saving and restoring, and leaving the state untouched when a round
     fails, come from here.
 
-    ``nonfinite`` says what happens to a client whose update or loss holds NaN or Inf: ``"raise"``,
-    or ``"drop"`` it and renormalise the weights over the others. ``certify=False`` saves the
-    certificate's O(m d) for rules that do not build Gram matrices anyway.
+    ``nonfinite`` says what happens to a client whose update or report holds NaN or Inf:
+    ``"raise"``, or ``"drop"`` it and renormalise the weights over the others. ``certify=False``
+    saves the certificate's O(m d) for rules that do not build Gram matrices anyway.
     """
 
     needs: frozenset[str] = frozenset()

@@ -21,7 +21,10 @@ _ROUNDINGS = 16  # a product this many eps times its factors below zero is not r
 
 @dataclass(frozen=True)
 class Correction:
-    """What a projecting rule knows beyond its direction (CRAFT, ConFIG)."""
+    """What a projecting rule knows beyond its direction (CRAFT, ConFIG).
+
+    One row for every layer; a single one where the rule projects the whole vector.
+    """
 
     targets: Tensor  # (Q, m): rho-bar, 0 for inactive rows
     active: Tensor  # (Q, m) bool
@@ -39,6 +42,11 @@ class Certificate:
     a direction: only rows of the numerical active set (appendix B.3) are counted. "< 0" means a
     cosine below -``rounding``, 16 eps of the updates' dtype: a product that should vanish has a
     sign too. Zero rows have alignment 0.
+
+    ``residual`` ||U g - rho||, ``rank`` and ``correction_norm`` tell how a projecting rule met its
+    targets. A rule that projects the whole vector has no targets by layer: its layers have rank 0
+    and NaN for the rest, and only the ``overall_...`` numbers are measured. All are zero for rules
+    that have no targets.
     """
 
     client_ids: tuple[ClientId, ...]
@@ -57,6 +65,9 @@ class Certificate:
     residual: Tensor
     rank: Tensor
     correction_norm: Tensor
+    overall_residual: float
+    overall_rank: int
+    overall_correction_norm: float
     update_norm: float
     dropped: tuple[ClientId, ...] = ()
     rounding: float = 0.0
@@ -101,10 +112,10 @@ class Certificate:
             "conflicts_average": self.overall_conflicts_average,
             "conflicts_reference": self.overall_conflicts_reference,
             "conflicts_after": self.overall_conflicts_after,
-            "residual": float(torch.linalg.vector_norm(self.residual)),
-            "rank": int(self.rank.sum()),
+            "residual": self.overall_residual,
+            "rank": self.overall_rank,
             "active": int(self.active.any(dim=0).sum()),
-            "correction_norm": float(torch.linalg.vector_norm(self.correction_norm)),
+            "correction_norm": self.overall_correction_norm,
         }
 
 
@@ -118,8 +129,7 @@ def certify(
 ) -> Certificate:
     """Build a certificate from <x_i^q, g^q> (Q, m) and ||g^q||^2 (Q,).
 
-    ``reference_dots`` (Q, m) are products with a reference whose layers have length one. Without a
-    correction (rules that do not project) residual, rank and correction are zero.
+    ``reference_dots`` (Q, m) are products with a reference whose layers have length one.
     """
     layer_norms = cohort.square_norms.sqrt()
     alignment = _safe_divide(dots, layer_norms)
@@ -128,9 +138,9 @@ def certify(
     # The average is a rounded sum: its products are as rough as those with its longest term.
     average, terms = cohort.average_dots(), (layer_norms @ cohort.weights).square()
     reference = torch.zeros_like(dots) if reference_dots is None else reference_dots
-    plain = correction or _no_correction(layer_norms)
+    active = _active(layer_norms, correction)
     rounding = _ROUNDINGS * torch.finfo(cohort.matrix.dtype).eps
-    judge = _Judge(cohort.square_norms, plain.active, rounding)
+    judge = _Judge(cohort.square_norms, active, rounding)
     before, overall_before = judge.conflicts(average, terms)
     start, overall_start = judge.conflicts(reference, torch.ones_like(square_lengths))
     after, overall_after = judge.conflicts(dots, square_lengths)
@@ -147,10 +157,8 @@ def certify(
         overall_conflicts_average=overall_before,
         overall_conflicts_reference=overall_start,
         overall_conflicts_after=overall_after,
-        active=plain.active,
-        residual=_residual(alignment, correction),
-        rank=plain.rank,
-        correction_norm=plain.norm,
+        active=active,
+        **vars(_fit(alignment, overall, correction)),
         update_norm=length,
         dropped=cohort.dropped,
         rounding=rounding,
@@ -179,24 +187,48 @@ def _of_the_active(values: Tensor, active: Tensor) -> Tensor:
     return values[active] if bool(active.any()) else values
 
 
-def _residual(alignment: Tensor, correction: Correction | None) -> Tensor:
+@dataclass(frozen=True)
+class _Fit:
+    """How a rule met its targets, by layer (Q,) and on the whole: fields of the certificate."""
+
+    residual: Tensor
+    rank: Tensor
+    correction_norm: Tensor
+    overall_residual: float = 0.0
+    overall_rank: int = 0
+    overall_correction_norm: float = 0.0
+
+
+def _fit(alignment: Tensor, overall: Tensor, correction: Correction | None) -> _Fit:
+    nothing = alignment.new_zeros(len(alignment))
+    unranked = nothing.to(torch.int64)
     if correction is None:
-        return alignment.new_zeros(alignment.shape[0])
+        return _Fit(nothing, unranked, nothing)
+    by_layer = len(correction.rank) == len(alignment)
+    residual = _residual(alignment if by_layer else overall.unsqueeze(0), correction)
+    whole = (
+        float(torch.linalg.vector_norm(residual)),
+        int(correction.rank.sum()),
+        float(torch.linalg.vector_norm(correction.norm)),
+    )
+    if by_layer:
+        return _Fit(residual, correction.rank, correction.norm, *whole)
+    unmeasured = torch.full_like(nothing, torch.nan)
+    return _Fit(unmeasured, unranked, unmeasured, *whole)
+
+
+def _active(layer_norms: Tensor, correction: Correction | None) -> Tensor:
+    if correction is not None and correction.active.shape == layer_norms.shape:
+        return correction.active
+    return layer_norms >= MEASURABLE
+
+
+def _residual(alignment: Tensor, correction: Correction) -> Tensor:
     gap = (alignment - correction.targets) * correction.active
     if correction.one_sided:
         gap = gap.clamp(max=0)
     norms: Tensor = torch.linalg.vector_norm(gap, dim=-1)
     return norms
-
-
-def _no_correction(layer_norms: Tensor) -> Correction:
-    count = layer_norms.shape[0]
-    return Correction(
-        targets=torch.zeros_like(layer_norms),
-        active=layer_norms >= MEASURABLE,
-        rank=torch.zeros(count, dtype=torch.int64),
-        norm=layer_norms.new_zeros(count),
-    )
 
 
 def _safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:

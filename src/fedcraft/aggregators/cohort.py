@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -12,16 +12,23 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedcraft.errors import InputError, NonFiniteError
+from fedcraft.errors import InputError, NonFiniteError, require
 from fedcraft.linalg import block_combine, block_dots, block_grams, block_square_norms
-from fedcraft.updates import ClientId, Layout, Updates, as_layout
+from fedcraft.updates import (
+    ClientId,
+    Layout,
+    Updates,
+    as_layout,
+    float_tensor,
+    numbers,
+    whole_number,
+)
 
 __all__ = ["ArrayLike", "Cohort", "RoundInput", "Vector", "without_nonfinite"]
 
 ArrayLike = Tensor | npt.NDArray[np.floating] | Updates
 Vector = Any  # a flat tensor of d coordinates, or what stands for one on disk
 Numbers = Sequence[float] | Tensor | npt.NDArray[np.floating] | None
-_DTYPES = (torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -190,25 +197,13 @@ class RoundInput:
     def _unpack(self) -> tuple[Tensor, object, Sequence[ClientId] | None, Numbers]:
         given = self.updates
         if not isinstance(given, Updates):
-            return _as_tensor(given), self.layers, self.client_ids, self.weights
+            return float_tensor("updates", given), self.layers, self.client_ids, self.weights
         return (
-            given.matrix,
+            float_tensor("updates", given.matrix),
             given.layout if self.layers is None else self.layers,
             given.client_ids if self.client_ids is None else self.client_ids,
             given.weights if self.weights is None else self.weights,
         )
-
-
-def _as_tensor(updates: object) -> Tensor:
-    if isinstance(updates, Tensor):
-        return updates.detach()
-    if isinstance(updates, np.ndarray):
-        backwards = any(stride < 0 for stride in updates.strides)  # torch knows no such views
-        return torch.from_numpy(updates.copy() if backwards else updates)
-    raise InputError(
-        "updates: expected a torch tensor, a numpy array or fedcraft.Updates, found "
-        f"{type(updates).__name__}"
-    )
 
 
 def _check_matrix(matrix: Tensor) -> None:
@@ -220,16 +215,14 @@ def _check_matrix(matrix: Tensor) -> None:
         raise InputError("updates: the cohort is empty; at least one client must take part")
     if matrix.shape[1] == 0:
         raise InputError("updates: they have no coordinates")
-    if matrix.dtype not in _DTYPES:
-        raise InputError(
-            f"updates: expected float32 or float64, found {matrix.dtype}; cast them first"
-        )
 
 
 def _client_ids(ids: Sequence[ClientId] | None, count: int) -> tuple[ClientId, ...]:
     if ids is None:
         return tuple(range(count))
-    plain = tuple(i if isinstance(i, str) else int(i) for i in ids)
+    listed = isinstance(ids, Iterable) and not isinstance(ids, str)
+    require(listed, "client_ids", f"a sequence of {count}", ids)
+    plain = tuple(i if isinstance(i, str) else whole_number("client_ids", i) for i in ids)
     if len(plain) != count:
         raise InputError(f"client_ids: expected {count}, one per row, found {len(plain)}")
     if len(set(plain)) != count:
@@ -238,7 +231,7 @@ def _client_ids(ids: Sequence[ClientId] | None, count: int) -> tuple[ClientId, .
 
 
 def _vector(name: str, values: Numbers, count: int) -> Tensor:
-    vector = torch.as_tensor(values, dtype=torch.float64).detach().cpu()
+    vector = numbers(name, values)
     if vector.shape != (count,):
         raise InputError(
             f"{name}: expected {count} numbers, one per row, found shape {tuple(vector.shape)}"
@@ -270,23 +263,26 @@ def _optional(name: str, values: Numbers, count: int) -> Tensor | None:
 def _client_lr(value: float | None) -> float | None:
     if value is None:
         return None
-    if not np.isfinite(value) or value <= 0:
-        raise InputError(f"client_lr: expected a positive number, found {value}")
-    return float(value)
+    rate = numbers("client_lr", value)
+    fine = rate.ndim == 0 and bool(torch.isfinite(rate)) and bool(rate > 0)
+    require(fine, "client_lr", "a positive number", value)
+    return float(rate)
 
 
 def without_nonfinite(cohort: Cohort, *, drop: bool) -> Cohort:
     """Return the cohort without clients whose update or report holds NaN or Inf, or raise."""
-    finite = cohort.finite_rows()
-    for values in (cohort.losses, cohort.steps):
+    judged = {"updates": cohort.finite_rows()}
+    for name, values in (("losses", cohort.losses), ("steps", cohort.steps)):
         if values is not None:
-            finite &= torch.isfinite(values)
+            judged[name] = torch.isfinite(values)
+    finite = torch.stack(list(judged.values())).all(dim=0)
     if bool(finite.all()):
         return cohort
     bad = tuple(i for i, ok in zip(cohort.client_ids, finite.tolist(), strict=True) if not ok)
     if not drop or not bool(finite.any()):
+        culprits = ", ".join(name for name, fine in judged.items() if not bool(fine.all()))
         raise NonFiniteError(
-            f"updates: NaN or Inf in the update or loss of client(s) {list(bad)}; "
+            f"{culprits}: NaN or Inf from client(s) {list(bad)}; "
             "use nonfinite='drop' to leave such clients out of the round"
         )
     return cohort.select(torch.nonzero(finite).flatten(), bad)

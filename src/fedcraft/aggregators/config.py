@@ -32,7 +32,8 @@ class ConFIG(Aggregator):
 
     ``weighting`` sets the targets: ``"data"`` sizes, ``"uniform"`` 1/m, or ``"ones"`` (the default
     of ``"original"``). ``by_layer=True`` applies ``"original"`` to every layer. A zero row's target
-    is lost, not shared out: the pseudo-inverse ignores it. Remembers nothing; cost
+    is lost, not shared out: the pseudo-inverse ignores it. The certificate's residual is that of
+    the targets, for ``"original"`` of w scaled to its length. Remembers nothing; cost
     O(m^2 d + m^3).
     """
 
@@ -54,7 +55,8 @@ class ConFIG(Aggregator):
         self.by_layer = meaning == "layerwise" if by_layer is None else by_layer
 
     def _direction(self, cohort: Cohort) -> Outcome:
-        scope = cohort if self.by_layer else _whole(cohort)
+        by_layer = self.by_layer or len(cohort.layout) == 1
+        scope = cohort if by_layer else _whole(cohort)
         nothing = torch.zeros(len(scope.layout), cohort.size, dtype=torch.float64)
         solution = project(
             scope, self._targets(cohort), nothing, tau=0.0, eps=0.0, renormalise=False
@@ -63,20 +65,14 @@ class ConFIG(Aggregator):
         dots = (scope.grams @ solution.rows.unsqueeze(-1)).squeeze(-1)
         square = (solution.rows * dots).sum(-1)
         solution.complete(scope, direction, dots, square)
+        targets, norm = solution.targets, solution.correction_norm
         if self.meaning == "original":
             factor = _projection_length(dots, square)
             direction = scope.rescaled(direction, factor)
-            dots = dots * factor.unsqueeze(-1)
-        correction = Correction(
-            solution.targets, solution.active, solution.rank, solution.correction_norm
-        )
-        if scope is cohort:
-            return Outcome(direction, dots, correction=correction if self._meets_targets else None)
-        return Outcome(direction)
-
-    @property
-    def _meets_targets(self) -> bool:
-        return self.meaning != "original"
+            dots, targets = dots * factor.unsqueeze(-1), targets * factor.unsqueeze(-1)
+            norm = norm * factor.abs()
+        correction = Correction(targets, solution.active, solution.rank, norm)
+        return Outcome(direction, dots if by_layer else None, correction=correction)
 
     def _targets(self, cohort: Cohort) -> Tensor:
         if self.weighting == "data":

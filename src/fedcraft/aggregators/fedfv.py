@@ -33,8 +33,9 @@ class FedFV(Aggregator):
     * ``guard`` is added to ||g_j||^2, to the squared length of each round's sum and to ||g||: 0 as
       in the authors' code, 1e-6 in another released program.
 
-    g = 0 gives 0 instead of NaN. Steps 1 to 3 are m x m algebra on the Gram matrix. Remembers at
-    most tau rounds of uploads; cost O(m^2 d + tau m d).
+    g = 0 gives 0 instead of NaN; nothing is projected off an update too short to be squared. Steps
+    1 to 3 are m x m algebra on the Gram matrix. Remembers at most tau rounds of uploads; cost
+    O(m^2 d + tau m d).
     """
 
     needs = frozenset({"losses"})
@@ -81,8 +82,7 @@ class FedFV(Aggregator):
             dots = pieces @ cohort.gram[j]
             conflicts = projected & (dots < 0)
             conflicts[j] = False
-            share = dots / (cohort.gram[j, j] + self.guard)
-            pieces[conflicts, j] -= share[conflicts]
+            pieces[conflicts, j] -= dots[conflicts] / self._divisor(cohort, cohort.gram[j, j])
         return pieces.mean(0)
 
     def _kept(self, size: int) -> int:
@@ -102,7 +102,7 @@ class FedFV(Aggregator):
         dot = float(torch.dot(vector, total))
         if dot >= 0:
             return step
-        share = dot / (float(torch.dot(total, total)) + self.guard)
+        share = dot / self._divisor(step.cohort, torch.dot(total, total))
         rest = -share * total if step.rest is None else step.rest - share * total
         return replace(step, rest=rest)
 
@@ -112,8 +112,13 @@ class FedFV(Aggregator):
         dot = torch.dot(dots, against)
         if dot >= 0:
             return step
-        share = dot / (against @ step.cohort.gram @ against + self.guard)
+        share = dot / self._divisor(step.cohort, against @ step.cohort.gram @ against)
         return replace(step, coefficients=step.coefficients - share * against)
+
+    def _divisor(self, cohort: Cohort, square: Tensor) -> float:
+        """Return ||v||^2 + guard; Inf, so that nothing is taken off v, where that vanishes."""
+        guarded = float(square) + self.guard
+        return guarded if guarded >= torch.finfo(cohort.matrix.dtype).tiny else math.inf
 
     def _rescaled(self, step: Combination) -> Outcome:
         length = step.length()

@@ -49,6 +49,9 @@ class FedMDFG(Aggregator):
       cosine with (1, ..., 1) must grow (``"paper"``). The released code divides the old cosine by
       the sum of the losses instead of their norm, so that its test is nearly always passed
       (``"code"``, the default, as in all published runs).
+    * ``armijo``: every client's loss must fall by 1e-4 length <g_i, g_t> (``"paper"``). The
+      released code has the sign of that bound the wrong way round: a trial passes even where every
+      loss rises, if by no more than the bound (``"code"``, the default).
 
     Remembers last round's rows and two numbers for every client seen. Cost O(m^2 d + m^3).
     """
@@ -63,6 +66,7 @@ class FedMDFG(Aggregator):
         s: int = 5,
         eps: float = 1e-6,
         evenness: Literal["code", "paper"] = "code",
+        armijo: Literal["code", "paper"] = "code",
         **options: Any,
     ) -> None:
         super().__init__(**options)
@@ -70,10 +74,12 @@ class FedMDFG(Aggregator):
         require(s >= 0 and s == int(s), "s", "a whole number >= 0", s)
         require(eps >= 0, "eps", "a number >= 0", eps)
         require(evenness in ("code", "paper"), "evenness", "'code' or 'paper'", evenness)
+        require(armijo in ("code", "paper"), "armijo", "'code' or 'paper'", armijo)
         self.theta_deg = theta_deg
         self.s = int(s)
         self.eps = eps
         self.evenness = evenness
+        self.armijo = armijo
 
     @property
     def searched_clients(self) -> tuple[ClientId, ...]:
@@ -146,9 +152,10 @@ class FedMDFG(Aggregator):
         ``evaluate(length)`` gives the losses of ``searched_clients``, in that order, at
         theta - length g_t. The search starts at 2^s ``rate``, or at ``rate`` when some of last
         round's clients are absent, and ends at 2^-s ``rate`` ||d|| / ||g_t||. A length is accepted
-        when every client's loss falls enough (Armijo with 1e-4) and, if the fair row was in use,
-        the losses are more even. If none is, the first that lowers the total loss is taken, else
-        the one with the least total loss.
+        when no client's loss rises by more than 1e-4 length <g_i, g_t> (with ``armijo="paper"``:
+        when every loss falls by at least that) and, if the fair row was in use, the losses are
+        more even. If none is, the first that lowers the total loss is taken, else the one with the
+        least total loss.
         """
         if "search" not in self._memory:
             raise StateError(
@@ -158,7 +165,8 @@ class FedMDFG(Aggregator):
         if not search or search["scale"] == 0:
             return rate
         del search["clients"]
-        return _halve(_Trial(**search, evenness=self.evenness), evaluate, rate, self.s)
+        trial = _Trial(**search, evenness=self.evenness, armijo=self.armijo)
+        return _halve(trial, evaluate, rate, self.s)
 
 
 @dataclass(frozen=True)
@@ -228,10 +236,12 @@ class _Trial:
     changed: bool
     scale: float
     evenness: str
+    armijo: str
 
     def accepts(self, length: float, losses: npt.NDArray[np.float64]) -> bool:
         before = np.asarray(self.losses)
-        enough = before - losses >= -_SUFFICIENT * length * np.asarray(self.slopes)
+        wanted = _SUFFICIENT if self.armijo == "paper" else -_SUFFICIENT
+        enough = before - losses >= wanted * length * np.asarray(self.slopes)
         if not self.fair:
             return bool(enough.all())
         old = before.sum() / np.linalg.norm(before) if self.evenness == "paper" else 1.0

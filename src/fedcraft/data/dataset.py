@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedcraft.data.missing import missing
 from fedcraft.errors import DataError
 
 __all__ = ["AUGMENTATIONS", "Dataset", "from_arrays", "from_torch"]
@@ -147,7 +148,8 @@ def from_torch(dataset: Any, owners: ArrayLike | None = None, **options: Any) ->
     shapes = {array.shape for array in inputs}
     if len(shapes) > 1:
         raise DataError(f"inputs must share one shape, but the dataset gives {sorted(shapes)[:3]}")
-    return from_arrays(np.stack(inputs), [int(pair[1]) for pair in pairs], owners, **options)
+    labels = [np.asarray(pair[1]).squeeze() for pair in pairs]
+    return from_arrays(np.stack(inputs), np.stack(labels), owners, **options)
 
 
 def _image_or_array(value: Any) -> NDArray[Any]:
@@ -170,15 +172,25 @@ def _as_samples(inputs: ArrayLike, channels_last: bool) -> NDArray[Any]:
 
 def _as_labels(labels: ArrayLike) -> NDArray[np.int64]:
     array = np.asarray(labels)
-    if array.size and not np.issubdtype(array.dtype, np.integer):
-        raise DataError(f"labels must be integers 0, 1, ..., but they are of type {array.dtype}")
+    if array.size and array.dtype.kind not in "biu":
+        raise DataError(
+            f"labels must be integers 0, 1, ..., but all {array.size} are of type {array.dtype}; "
+            "number the classes"
+        )
     return np.ascontiguousarray(array, dtype=np.int64)
 
 
 def _number_owners(owners: ArrayLike | None) -> tuple[tuple[str, ...], NDArray[np.int64] | None]:
     if owners is None:
         return (), None
-    names, ids = np.unique(np.asarray(owners), return_inverse=True)
+    array = np.asarray(owners)
+    nameless = missing(array)
+    if nameless:
+        raise DataError(
+            f"owners must name the client of every sample, but {nameless} of {array.size} are None,"
+            " NaN or blank; name them or leave their samples out"
+        )
+    names, ids = np.unique(array, return_inverse=True)
     return tuple(str(name) for name in names), ids.astype(np.int64)
 
 
@@ -218,8 +230,12 @@ def _check_view(data: Dataset) -> None:
             raise DataError(
                 f"{name} must hold 1 or {channels} numbers, but it is {getattr(data, name)}"
             )
-    if min(data.std) <= 0 or data.scale <= 0:
-        raise DataError(f"std and scale must be positive, but are {data.std} and {data.scale}")
+    view = (*data.mean, *data.std, data.scale)
+    if not np.isfinite(view).all() or min(*data.std, data.scale) <= 0:
+        raise DataError(
+            "mean, std and scale must be finite, and std and scale positive, but they are "
+            f"{data.mean}, {data.std} and {data.scale}"
+        )
     if data.augmentation not in AUGMENTATIONS:
         raise DataError(f"augmentation must be one of {AUGMENTATIONS}, not {data.augmentation!r}")
     is_image = data.inputs.ndim == 4 and data.inputs.dtype == np.uint8

@@ -12,6 +12,7 @@ from fedcraft.errors import DataError, MissingExtraError
 __all__ = ["is_offline", "parquet_files"]
 
 _YES = {"1", "on", "true", "yes"}
+_NAME_IT = "name it by data_root (root= of fedcraft.data.load) or FEDCRAFT_DATA"
 
 
 def is_offline(offline: bool | None) -> bool:
@@ -38,8 +39,8 @@ def parquet_files(schema: Schema, root: str | Path | None, offline: bool | None)
     if is_offline(offline):
         raise DataError(
             f"data set {schema.name!r} is not in {given or 'any local folder'} and the network is "
-            f"switched off; put {schema.repository}/{schema.folder}/*.parquet there, name the "
-            "folder by root= or FEDCRAFT_DATA, or allow the download"
+            f"switched off; put {schema.repository}/{schema.folder}/*.parquet into a folder and "
+            f"{_NAME_IT}, or allow the download"
         )
     return _complete(schema, _download(schema))
 
@@ -74,6 +75,6 @@ def _download(schema: Schema) -> Path:
     except Exception as error:  # the Hub's client has no common base class for what can go wrong
         raise DataError(
             f"data set {schema.name!r} could not be fetched from the Hub ({error}); put its "
-            "Parquet files in a folder and name it by root= or FEDCRAFT_DATA"
+            f"Parquet files in a folder and {_NAME_IT}"
         ) from error
     return Path(snapshot) / schema.folder

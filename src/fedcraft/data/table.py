@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from fedcraft.data.dataset import Dataset, from_arrays
 from fedcraft.data.decode import optional
+from fedcraft.data.missing import missing
 from fedcraft.errors import DataError
 
-__all__ = ["TABLES", "from_table"]
+__all__ = ["TABLES", "from_table", "owners_in"]
 
 TABLES = (".parquet", ".csv")
 
@@ -30,7 +31,8 @@ def from_table(
 ) -> Dataset:
     """Read a ``.parquet`` or ``.csv`` file whose rows are samples.
 
-    ``label``: integers are taken as they are; anything else is numbered in sorted order.
+    ``label``: integers are taken as they are; text, true and false, and whole numbers with a
+    decimal point are numbered in sorted order.
     ``client``: the column with the client's id, of any type; without it the data have no owners.
     ``features``: the input columns, by default all others. Number columns become float32 features,
     as (x - mean) / std; a single column of lists gives one feature per element.
@@ -48,6 +50,14 @@ def from_table(
         classes=classes,
         name=file.name,
     )
+
+
+def owners_in(path: str | Path, client: str) -> int:
+    """Return how many owners the column ``client`` of a table names."""
+    file = Path(path)
+    table = _read(file)
+    _require(file, table, [client])
+    return int(np.unique(_values(file, table, client)).size)
 
 
 def _read(file: Path) -> Any:
@@ -74,10 +84,13 @@ def _require(file: Path, table: Any, names: list[str]) -> None:
 
 
 def _values(file: Path, table: Any, name: str) -> NDArray[Any]:
-    column = table.column(name)
-    if column.null_count:
-        raise DataError(f"{file}: column {name!r} has {column.null_count} empty cells")
-    values: NDArray[Any] = column.to_numpy()
+    values: NDArray[Any] = table.column(name).to_numpy()
+    empty = missing(values)
+    if empty:
+        raise DataError(
+            f"{file}: column {name!r} has {empty} empty cells (null, NaN or blank); fill them in "
+            "or leave their rows out"
+        )
     return values.astype(str) if values.dtype == object else values
 
 
@@ -85,7 +98,18 @@ def _labels(file: Path, table: Any, name: str) -> NDArray[Any]:
     values = _values(file, table, name)
     if np.issubdtype(values.dtype, np.integer):
         return values
+    if np.issubdtype(values.dtype, np.floating):
+        _no_fractions(file, name, values)
     return np.unique(values, return_inverse=True)[1]
+
+
+def _no_fractions(file: Path, name: str, values: NDArray[Any]) -> None:
+    broken = values[~np.isfinite(values) | (values != np.trunc(values))]
+    if broken.size:
+        raise DataError(
+            f"{file}: label column {name!r} must hold classes, whole numbers or text, but "
+            f"{broken.size} rows hold others, the first {broken[0]}; number the classes 0, 1, ..."
+        )
 
 
 def _features(file: Path, table: Any, names: list[str]) -> NDArray[Any]:
@@ -123,7 +147,11 @@ def _standardised(
 ) -> NDArray[Any]:
     means, stds = np.asarray(mean, float), np.asarray(std, float)
     width = inputs.shape[1]
-    if {means.size, stds.size} - {1, width} or (stds <= 0).any():
-        raise DataError(f"mean and std must hold 1 or {width} numbers, and std be positive")
+    finite = np.isfinite(np.append(means, stds)).all()
+    if {means.size, stds.size} - {1, width} or not finite or (stds <= 0).any():
+        raise DataError(
+            f"mean and std must hold 1 or {width} numbers, all finite, and std be positive, but "
+            f"they are {list(mean)} and {list(std)}"
+        )
     standardised: NDArray[Any] = ((inputs - means) / stds).astype(np.float32)
     return standardised

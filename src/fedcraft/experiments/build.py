@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import fields
 from typing import Any
 
@@ -23,6 +24,8 @@ def build_federation(config: Config) -> Federation:
     """Load the data set and deal it out; the same keys give the same split, bit for bit."""
     seed = config.seed if config.split_seed is None else config.split_seed
     dataset = _sampled(_load(config, seed), config.samples, seed)
+    if config.partition == "natural" and dataset.owners is not None:
+        _compare_owners(config, np.unique(dataset.owners).size)
     return federate(
         dataset,
         config.partition,
@@ -70,6 +73,22 @@ def _load(config: Config, seed: int) -> Dataset:
     if config.dataset == "femnist":
         options |= {"clients": config.clients, "max_samples": config.max_samples, "seed": seed}
     return load(config.dataset, root=config.data_root, offline=config.offline or None, **options)
+
+
+def _compare_owners(config: Config, owners: int) -> None:
+    """Refuse more clients than owners; say when a table of the user's own is not used whole."""
+    drawn = "" if config.samples is None else f" among the {config.samples} samples drawn"
+    if config.clients > owners:
+        raise ConfigError(
+            f"clients: expected at most the {owners} owners of {config.dataset}{drawn}, found "
+            f"{config.clients}. Lower clients."
+        )
+    if config.clients < owners and "client" in config.data_options:
+        warnings.warn(
+            f"{owners - config.clients} of the {owners} owners of {config.dataset}{drawn} are left "
+            f"out: clients is {config.clients}. Leave clients out to take all.",
+            stacklevel=3,
+        )
 
 
 def _sampled(dataset: Dataset, samples: int | None, seed: int) -> Dataset:

@@ -29,7 +29,6 @@ DEFAULT_GRID: dict[str, list[float]] = {
 # A validation part to choose the rates by, and grid points that diverge without ending it all.
 _ANY_PROBLEM = {
     "rounds": 100,
-    "clients_per_round": 10,
     "evaluate_every": 10,
     "validation_fraction": 0.25,
     "nonfinite": "stop",
@@ -46,7 +45,7 @@ _FIRST_PROBLEM = _ANY_PROBLEM | {
 
 
 def compare(
-    methods: Sequence[str] = DEFAULT_METHODS,
+    methods: str | Sequence[str] = DEFAULT_METHODS,
     config: ConfigLike = None,
     *,
     grid: Mapping[str, Sequence[Any]] | None = None,
@@ -81,7 +80,7 @@ def further_seeds(plan: Plan, repeats: int) -> list[int]:
 
 
 def comparison_plan(
-    methods: Sequence[str] = DEFAULT_METHODS,
+    methods: str | Sequence[str] = DEFAULT_METHODS,
     config: ConfigLike = None,
     *,
     grid: Mapping[str, Sequence[Any]] | None = None,
@@ -102,7 +101,8 @@ def comparison_plan(
     default = {key: values for key, values in DEFAULT_GRID.items() if key not in settled}
     chosen = {**(default if grid is None else grid), **points}
     rates = {key: values for key, values in chosen.items() if key not in changes}
-    variants = tuple({"method": name} for name in methods)
+    names = [methods] if isinstance(methods, str) else methods
+    variants = tuple({"method": name} for name in names)
     return Plan(base, rates, variants, source if config is not None else "compare")
 
 

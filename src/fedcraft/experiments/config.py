@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 
 from fedcraft.engine.settings import Device, Executor, NonFinitePolicy
 from fedcraft.experiments.names import check_dataset, check_method, check_model, rates_of
+from fedcraft.experiments.owners import count_owners
 from fedcraft.updates import BufferPolicy, Grouping
 
 __all__ = ["MACHINE_KEYS", "TABLES", "Config", "Tracking", "not_of_partition"]
@@ -46,6 +47,7 @@ _BY_PARTITION: dict[str, dict[str, Any]] = {
     "natural": {},
 }
 _PARTITION_KEYS = ("alpha", "min_size", "shards_per_client")
+_COHORT = 10
 
 
 class Config(BaseModel):
@@ -70,8 +72,8 @@ class Config(BaseModel):
     model: str = "mlp"
     """mlp, cnn, resnet20, resnet56, resnet110, or `package.module:Name` for your own."""
     clients: Count = 50
-    """Number of clients N that share the data."""
-    clients_per_round: Count = 10
+    """Number of clients N that share the data; all owners if your own table names them."""
+    clients_per_round: Count = _COHORT
     """Clients m drawn in each round, uniformly and without replacement."""
     rounds: Count = 500
     """Aggregations T."""
@@ -206,7 +208,12 @@ class Config(BaseModel):
 
     def but(self, **changes: Any) -> Config:
         """Return a checked copy with some keys changed."""
-        return Config.model_validate(self.values() | changes)
+        from fedcraft.experiments.complaints import complain  # which reads this schema
+
+        try:
+            return Config.model_validate(self.values() | changes)
+        except ValidationError as error:
+            raise complain(error, lambda _: "configuration") from None
 
 
 def not_of_partition(partition: Any) -> tuple[str, ...]:
@@ -222,11 +229,19 @@ def with_defaults(given: dict[str, Any]) -> dict[str, Any]:
     found = _BY_DATASET.get(dataset, {}) if isinstance(dataset, str) else {}
     options = given.get("data_options")
     if not found and isinstance(options, dict) and "client" in options:
-        found = {"partition": "natural"}
+        found = {"partition": "natural"} | _every_owner(given)
     method = given.get("method", "craft")
     filled = found | (rates_of(method) if isinstance(method, str) else {}) | given
     partition = filled.get("partition", "dirichlet")
     return (_BY_PARTITION.get(partition, {}) if isinstance(partition, str) else {}) | filled
+
+
+def _every_owner(given: dict[str, Any]) -> dict[str, int]:
+    """Let every owner of a table be a client, unless a number or another partition is given."""
+    if "clients" in given or given.get("partition", "natural") != "natural":
+        return {}
+    owners = count_owners(given.get("dataset"), given["data_options"]["client"])
+    return {} if owners is None else {"clients": owners, "clients_per_round": min(_COHORT, owners)}
 
 
 def _check_owners(config: Config) -> None:

@@ -5,27 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
+import numpy as np
 import torch
-from torch import nn
-from torch.nn.functional import cross_entropy
 
-from fedcraft.data import Federation
+from fedcraft.data import Client, Federation
 from fedcraft.experiments.build import build_federation, build_method, build_model
 from fedcraft.experiments.config import Config
 from fedcraft.experiments.problems import fingerprint, problem_of
+from fedcraft.local import ClientData, LocalTask, SeedAddress
+from fedcraft.models import FlatModel
 
 __all__ = ["Estimate", "duration", "estimate"]
 
 _PROCESS_MB = 350  # Python with torch and scikit-learn
 _MULTIPLY_ADDS = 2e10  # a second, of a Gram product on one core
-_EXTRA_WORK = {
-    "ditto": 2.0,
-    "perfedavg": 2.0,
-    "fedrep": 2.0,
-}  # by local objective, against plain SGD
 _EVALUATION_BATCH = 256
-_REPEATS = 3
+_REPEATS = 5
+_ENOUGH = 2.0  # seconds after which a measurement is not repeated
 _DATA_KEYS = (
     *("dataset", "data_options", "clients", "clients_per_round", "samples", "max_samples"),
     *("partition", "alpha", "min_size", "shards_per_client", "train_fraction"),
@@ -44,17 +42,17 @@ class Estimate:
 
     def __str__(self) -> str:
         return (
-            f"{self.runs} run{'s' if self.runs != 1 else ''}, {self.jobs} at once: about "
-            f"{duration(self.seconds)} and {self.memory_mb:,.0f} MiB of memory"
+            f"{self.runs} run{'s' if self.runs != 1 else ''} from scratch, {self.jobs} at once: "
+            f"about {duration(self.seconds)} and {self.memory_mb:,.0f} MiB of memory"
         )
 
 
 def estimate(configs: Sequence[Config], jobs: int = 1, repeats: int = 0) -> Estimate:
-    """Time a few batches of every model in the plan and multiply: right within a factor of two.
+    """Time a batch of every model and local objective and multiply: right within a factor of two.
 
-    Each run is taken to have one core, as in a sweep; each method will be repeated with ``repeats``
-    more seeds on each problem. The data are read on the way: if they are not there, it is better
-    to know now.
+    That is for idle cores, one for each run as in a sweep. What is done already counts too; each
+    method will be repeated with ``repeats`` more seeds on each problem. The data are read on the
+    way: if they are not there, it is better to know now.
     """
     calibration = _Calibration()
     costs = [calibration.cost(config) for config in configs]
@@ -81,7 +79,7 @@ def duration(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class _Speed:
-    """Seconds a sample takes in training and in evaluation, and the size of the model."""
+    """Seconds of a batch in training and of a sample in evaluation, and the size of the model."""
 
     train: float
     evaluate: float
@@ -99,8 +97,7 @@ class _Calibration:
         """Seconds and MiB of one run."""
         federation = self.federation(config)
         speed = self.speed(config, federation)
-        trained = config.clients_per_round * float(federation.sizes().mean()) * config.local_epochs
-        train = speed.train * trained * _extra_work(config)
+        train = speed.train * config.clients_per_round * _batches(config, federation)
         aggregate = config.clients_per_round**2 * speed.parameters / _MULTIPLY_ADDS
         evaluations = config.rounds // config.evaluate_every if config.evaluate_every else 1
         evaluate = speed.evaluate * len(federation.dataset) * max(evaluations, 1)
@@ -117,53 +114,63 @@ class _Calibration:
         return self.federations[key]
 
     def speed(self, config: Config, federation: Federation) -> _Speed:
-        """The speed of the model, at the batch size of the run."""
-        kept = {"dataset", "model", "model_options", "batch_size", "samples"}
-        key = config.model_dump_json(include=kept)
+        """The speed of the model under the local objective, at the batch size of the run."""
+        kept = {"dataset", "model", "model_options", "batch_size", "local_epochs", "samples"}
+        key = f"{build_method(config).local} {config.model_dump_json(include=kept)}"
         if key not in self.speeds:
-            model = build_model(config, federation.dataset)
-            self.speeds[key] = _measure(model, federation, _typical_batch(config, federation))
+            self.speeds[key] = _measure(config, federation)
         return self.speeds[key]
 
 
-def _extra_work(config: Config) -> float:
-    return _EXTRA_WORK.get(build_method(config).local.name, 1.0)
+def _batches(config: Config, federation: Federation) -> float:
+    """How many batches a client has: small ones pay for a whole step too."""
+    return float(np.ceil(federation.sizes() / config.batch_size).mean())
 
 
-def _typical_batch(config: Config, federation: Federation) -> int:
-    """Small clients pay for a whole step and fill half a batch."""
-    samples = max(round(float(federation.sizes().mean())), 1)
-    return -(-samples // -(-samples // config.batch_size))
-
-
-def _measure(model: nn.Module, federation: Federation, batch_size: int) -> _Speed:
-    inputs, labels = federation.client(int(federation.sizes().argmax())).tensors()
-
-    def train() -> None:
-        model.zero_grad()
-        loss = cross_entropy(model(inputs[:batch_size]), labels[:batch_size])
-        torch.autograd.backward(loss)
-
-    def evaluate() -> None:
-        with torch.no_grad():
-            model(inputs[:_EVALUATION_BATCH])
-
+def _measure(config: Config, federation: Federation) -> _Speed:
+    model = FlatModel(build_model(config, federation.dataset))
+    client = federation.client(int(federation.sizes().argmax()))
+    inputs = client.tensors()[0][:_EVALUATION_BATCH]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         return _Speed(
-            _seconds(train) / len(labels[:batch_size]),
-            _seconds(evaluate) / len(labels[:_EVALUATION_BATCH]),
-            sum(parameter.numel() for parameter in model.parameters()),
+            _seconds(_training(config, federation, model, client)),
+            _seconds(lambda: _evaluate(model, inputs)) / len(inputs),
+            len(model),
         )
     finally:
         torch.set_num_threads(threads)
 
 
-def _seconds(work: Callable[[], None]) -> float:
+def _training(
+    config: Config, federation: Federation, model: FlatModel, client: Client
+) -> Callable[[], object]:
+    """The visit to a client that has one batch, as full as they are on average."""
+    samples = max(round(float(federation.sizes().mean()) / _batches(config, federation)), 1)
+    data = ClientData(federation.tensors(ahead_mb=0), client.train[:samples])
+    theta = model.vector.clone()
+    task = LocalTask(
+        theta,
+        data,
+        config.client_lr,
+        SeedAddress(config.seed, 0, client.id),
+        epochs=config.local_epochs,
+        batch_size=samples,
+    )
+    objective, _, _ = build_method(config).build()
+    return partial(objective.train, model, task, torch.empty_like(theta))
+
+
+def _evaluate(model: FlatModel, inputs: torch.Tensor) -> None:
+    with torch.no_grad():
+        model(inputs)
+
+
+def _seconds(work: Callable[[], object]) -> float:
     """The best of a few: the first is slow, and others may use the machine too."""
-    times = []
-    for _ in range(_REPEATS):
+    times: list[float] = []
+    while len(times) < _REPEATS and sum(times) < _ENOUGH:
         start = time.perf_counter()
         work()
         times.append(time.perf_counter() - start)
@@ -173,5 +180,5 @@ def _seconds(work: Callable[[], None]) -> float:
 def _memory(config: Config, federation: Federation, parameters: int) -> float:
     vectors = (config.clients_per_round + 8) * parameters * 4 / 2**20
     data = federation.dataset.inputs.nbytes / 2**20
-    personal = config.clients * parameters * 4 / 2**20 if _extra_work(config) > 1 else 0.0
-    return _PROCESS_MB + vectors + data + min(personal, config.state_memory_mb)
+    kept = config.clients * parameters * 4 / 2**20 if build_method(config).personal else 0.0
+    return _PROCESS_MB + vectors + data + min(kept, config.state_memory_mb)

@@ -17,7 +17,7 @@ from fedcraft.experiments.files import CONFIG_FILE, load_config, read_toml
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Result", "results_in"]
+__all__ = ["Result", "load_pandas", "results_in"]
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Result:
 
     def rounds(self) -> pd.DataFrame:
         """One row per round, nested numbers as dotted columns (``evaluation.mean``)."""
-        frame: pd.DataFrame = _pandas().json_normalize(self.records)
+        frame: pd.DataFrame = load_pandas().json_normalize(self.records)
         return frame
 
     def _table(self, name: str) -> pd.DataFrame:
@@ -108,7 +108,7 @@ class Result:
             raise DataError(
                 f"{path} does not exist; the run is {self.state} and has not written it"
             )
-        frame: pd.DataFrame = _pandas().read_csv(path)
+        frame: pd.DataFrame = load_pandas().read_csv(path)
         return frame
 
 
@@ -135,7 +135,8 @@ def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
         yield json.loads(line)
 
 
-def _pandas() -> Any:
+def load_pandas() -> Any:
+    """Import what the tables are made of, or say how to get it."""
     try:
         import pandas
     except ImportError as error:

@@ -42,14 +42,19 @@ def run(
 
     ``config`` is a :class:`Config`, a mapping, the path of a TOML file or of an earlier run, or
     nothing for the defaults; keyword arguments win over it. ``out`` is the run directory, a new one
-    under ``runs/`` if left out; a directory that holds a run already is never written to.
+    under ``runs/`` if left out; a directory that holds a run already is never written to, and one
+    whose run could not start is free again.
 
     >>> result = fedcraft.run(method="fedavg", rounds=20)      # doctest: +SKIP
     >>> result.clients().query("metric == 'accuracy'")         # doctest: +SKIP
     """
     settled = load_config(config, overrides)
     directory = prepare(settled, out)
-    return resume(directory, callbacks=callbacks)
+    try:
+        return resume(directory, callbacks=callbacks)
+    except BaseException:
+        _give_back(directory)
+        raise
 
 
 def prepare(config: Config, out: str | Path | None = None) -> Path:
@@ -63,6 +68,12 @@ def prepare(config: Config, out: str | Path | None = None) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     write_config(config, directory / CONFIG_FILE)
     return directory
+
+
+def _give_back(directory: Path) -> None:
+    """Let the corrected command have the folder of a run that never started."""
+    if Result(directory).state == "new":
+        (directory / CONFIG_FILE).unlink()
 
 
 def resume(
@@ -136,10 +147,10 @@ class _Settle(engine.Callback):
 
 
 def _free(wanted: Path) -> Path:
-    """Return ``wanted``, or the first of ``wanted-2``, ``wanted-3``, ... that is not there yet."""
+    """Return ``wanted``, or the first of ``wanted-2``, ``wanted-3``, ... that holds no run."""
     number = 1
     while True:
         path = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
-        if not path.exists():
+        if not (path / CONFIG_FILE).exists():
             return path
         number += 1

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedcraft.errors import ConfigError
+from fedcraft.engine import Settings
+from fedcraft.engine.lock import is_free
+from fedcraft.errors import ConfigError, DataError
 from fedcraft.experiments.config import MACHINE_KEYS, Config
 from fedcraft.experiments.files import CONFIG_FILE, write_config
 from fedcraft.experiments.plan import Plan, run_id
 from fedcraft.experiments.pool import Outcome, Runner, run_all, terminable
 from fedcraft.experiments.problems import problem_of, tail
-from fedcraft.experiments.result import Result
+from fedcraft.experiments.result import Result, load_pandas
 from fedcraft.experiments.select import Judge, Setting, best, by_problem, can_validate, row
 
 if TYPE_CHECKING:
@@ -99,18 +99,21 @@ class SweepResult:
 
     def table(self, judge: Judge | None = None) -> pd.DataFrame:
         """Return the paper's table: mean, best10, worst10, std, conflicts per round, rates."""
-        import pandas
-
-        return pandas.DataFrame(self.rows(judge))
+        frame: pd.DataFrame = load_pandas().DataFrame(self.rows(judge))
+        return frame
 
     def clients(self) -> pd.DataFrame:
         """Return the per-client tables of all runs, with the columns run and method."""
-        import pandas
-
         tables = [
             run.clients().assign(run=run.directory.name, method=run.method) for run in self.done
         ]
-        return pandas.concat(tables, ignore_index=True)
+        if not tables:
+            raise DataError(
+                f"{self.folder}: none of its {len(self.runs)} runs has come to its end, so there "
+                "is no table of clients; failures says why"
+            )
+        frame: pd.DataFrame = load_pandas().concat(tables, ignore_index=True)
+        return frame
 
     def _judge(self, wanted: Judge | None) -> Judge:
         return wanted if wanted in self.judges else self.judges[0]
@@ -132,7 +135,7 @@ def sweep(
     ``runner`` can do the runs elsewhere: see :func:`fedcraft.cluster.sweep`.
     """
     planned = _plan(plan)
-    folder = Path("runs/sweep" if out is None else out)
+    folder = _folder(Path("runs/sweep" if out is None else out))
     results = [_place(folder, config) for config in _for_one_process(planned.configs())]
     watcher = observer or Observer()
     waiting = [result.directory for result in results if not result.done]
@@ -172,7 +175,7 @@ def repeat_best(
 
 def cores() -> int:
     """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0))
+    return Settings().worker_count
 
 
 def _plan(given: Plan | Mapping[str, Any] | str | Path) -> Plan:
@@ -188,6 +191,14 @@ def _for_one_process(configs: Sequence[Config]) -> list[Config]:
         config.but(workers=1, executor=config.executor if config.executor in kept else "serial")
         for config in configs
     ]
+
+
+def _folder(wanted: Path) -> Path:
+    if (wanted / CONFIG_FILE).exists():
+        raise ConfigError(
+            f"out: expected a folder for runs, but {wanted} is a run itself; choose another"
+        )
+    return wanted
 
 
 def _place(folder: Path, config: Config) -> Result:
@@ -224,19 +235,9 @@ def _work(directories: list[Path], jobs: int, watcher: Observer, runner: Runner)
         outcomes = runner(directories, jobs, watcher.progress, _ended(watcher))
         failures |= {o.directory.name: o.error for o in outcomes if o.error and not o.busy}
         directories = [o.directory for o in outcomes if o.busy]
-        while directories and not any(map(_free, directories)):
+        while directories and not any(map(is_free, directories)):
             time.sleep(_BUSY_POLL)
     return failures
-
-
-def _free(directory: Path) -> bool:
-    """Tell whether nobody holds the lock of a run: whoever did is done, or dead."""
-    with (directory / ".lock").open("a") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-    return True
 
 
 def _ended(watcher: Observer) -> Callable[[Outcome], None]:

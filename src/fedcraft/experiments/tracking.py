@@ -45,8 +45,9 @@ class _TensorBoard(Callback):
         self._writer: Any = None
 
     def on_start(self, info: RunInfo) -> None:
-        # What a resumed run will write again is purged, as in the tables.
-        self._writer = self._make(self._folder, purge_step=info.first_round)
+        # What comes after the checkpoint is purged, as in the tables; from the start, round 0 too.
+        done = info.first_round
+        self._writer = self._make(self._folder, purge_step=done + 1 if done else 0)
 
     def on_round(self, record: Mapping[str, Any]) -> None:
         for name, value in numbers(record):

@@ -10,6 +10,7 @@ from fedcraft.linalg.blocks import (
     block_grams,
     block_square_norms,
     finite_products,
+    without_vanishing,
 )
 from fedcraft.linalg.simplex import project_simplex
 
@@ -24,4 +25,5 @@ __all__ = [
     "project_simplex",
     "singular_solve",
     "trusted_solve",
+    "without_vanishing",
 ]

@@ -9,13 +9,21 @@ from torch import Tensor
 
 from fedcraft.errors import NonFiniteError
 
-__all__ = ["block_combine", "block_dots", "block_grams", "block_square_norms", "finite_products"]
+__all__ = [
+    "block_combine",
+    "block_dots",
+    "block_grams",
+    "block_square_norms",
+    "finite_products",
+    "without_vanishing",
+]
 
 
 def block_grams(matrix: Tensor, slices: Sequence[slice]) -> Tensor:
     """Return G[q] = X_q X_q^T as (Q, m, m) float64, multiplied in the dtype of ``matrix``.
 
-    Cost O(m^2 d): the dearest product of every rule that looks at the geometry.
+    Rows too short to be squared in that dtype count as zero: see ``without_vanishing``. Cost
+    O(m^2 d): the dearest product of every rule that looks at the geometry.
     """
     count = matrix.shape[0]
     grams = matrix.new_empty(len(slices), count, count)
@@ -23,7 +31,7 @@ def block_grams(matrix: Tensor, slices: Sequence[slice]) -> Tensor:
         torch.mm(block, block.T, out=gram)
     if _overflowed(grams):
         return block_grams(matrix.to(torch.float64), slices)
-    return finite_products(grams.to("cpu", torch.float64))
+    return without_vanishing(finite_products(grams.to("cpu", torch.float64)), matrix.dtype)
 
 
 def block_dots(matrix: Tensor, vector: Tensor, slices: Sequence[slice]) -> Tensor:
@@ -36,12 +44,13 @@ def block_dots(matrix: Tensor, vector: Tensor, slices: Sequence[slice]) -> Tenso
 
 
 def block_square_norms(matrix: Tensor, slices: Sequence[slice]) -> Tensor:
-    """Return ||x_i^q||^2 as (Q, m) float64, in O(m d)."""
+    """Return ||x_i^q||^2 as (Q, m) float64, zero where it vanishes, in O(m d)."""
     blocks = _blocks(matrix, slices)
     norms = torch.stack([torch.linalg.vector_norm(block, dim=1) for block in blocks])
     if _overflowed(norms):
         return block_square_norms(matrix.to(torch.float64), slices)
-    return finite_products(norms.to("cpu", torch.float64).square())
+    squares = finite_products(norms.to("cpu", torch.float64).square())
+    return torch.where(_vanishes(squares, matrix.dtype), 0, squares)
 
 
 def block_combine(
@@ -71,6 +80,22 @@ def finite_products(products: Tensor) -> Tensor:
     if not bool(torch.isfinite(products).all()):
         raise NonFiniteError("updates: some are so long that their products overflow float64")
     return products
+
+
+def without_vanishing(grams: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return Gram matrices (Q, m, m) with zero rows for those too short to be squared in ``dtype``.
+
+    A square below the smallest normal number has lost its digits, or is zero where the products
+    with longer rows are not: what is made of it then is no Gram matrix of any vectors.
+    """
+    gone = _vanishes(torch.diagonal(grams, dim1=1, dim2=2), dtype)
+    if not bool(gone.any()):
+        return grams
+    return torch.where(gone.unsqueeze(-1) | gone.unsqueeze(-2), 0, grams)
+
+
+def _vanishes(squares: Tensor, dtype: torch.dtype) -> Tensor:
+    return squares < torch.finfo(dtype).tiny
 
 
 def _overflowed(products: Tensor) -> bool:

@@ -25,6 +25,7 @@ __all__ = ["min_norm_weights"]
 Vector = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 _EPS = float(np.finfo(np.float64).eps)
+_WHOLE_STEPS = 2
 _NOT_A_GRAM = "gram: it holds NaN or Inf, or is not a Gram matrix"
 
 
@@ -59,9 +60,11 @@ def min_norm_weights(
 ) -> Tensor:
     """Return x with sum x = 1, l <= x <= u that minimises x^T G x; the simplex without bounds.
 
-    Exact up to the rounding of G. Where the optimum is not unique (more corners than dimensions,
-    equal corners) one of the optimal x is returned: the point p = sum_k x_k r_k is unique, x is
-    not. Without bounds every corner obeys <r_k, p> >= ||p||^2. Cost O(m^3).
+    Exact up to the rounding of G; where nearly opposite corners cancel, what rounding leaves of
+    their difference lets the free corners' <r_k, p> differ by about 1e-10 of the largest ||r_k||^2.
+    Where the optimum is not unique (more corners than dimensions, equal corners) one of the optimal
+    x is returned: the point p = sum_k x_k r_k is unique, x is not. Without bounds every corner
+    obeys <r_k, p> >= ||p||^2. Cost O(m^3).
 
     >>> min_norm_weights(torch.tensor([[1.0, 0.0], [0.0, 4.0]]))
     tensor([0.8000, 0.2000], dtype=torch.float64)
@@ -153,15 +156,28 @@ def _feasible(problem: _Problem, point: Vector) -> Vector:
 def _descend(problem: _Problem, point: Vector) -> Vector:
     """Primal active-set method from a feasible point: every step lowers x^T G x."""
     free = (point > problem.lower) & (point < problem.upper)
+    steps = 0  # whole ones on this face: the second repairs what rounding left of the first
     for _ in range(50 + 20 * problem.size):
         gradient, slack = problem.gram @ point, problem.slack(point)
-        if _flat(gradient, slack, free):
+        if steps == _WHOLE_STEPS or _flat(gradient, slack, free):
             released = _most_wrong(problem, point, gradient, slack, free)
             if not released.any():
                 break
-            free = free | released
-        point, free = _advance(problem, point, gradient, free)
-    return point
+            free, steps = free | released, 0
+        point, kept = _advance(problem, point, gradient, free)
+        steps = steps + 1 if kept.sum() == free.sum() else 0
+        free = kept
+    return _summing_to_one(problem, point)
+
+
+def _summing_to_one(problem: _Problem, point: Vector) -> Vector:
+    """Undo what long steps between nearly opposite corners did to the sum; bounds stay touched."""
+    missing = 1 - point.sum()
+    room = np.minimum(point - problem.lower, problem.upper - point)
+    if not problem.size * _EPS < abs(missing) <= room.sum():
+        return point
+    whole: Vector = point + missing * room / room.sum()
+    return whole
 
 
 def _flat(gradient: Vector, slack: Vector, free: Mask) -> bool:

@@ -6,7 +6,7 @@ import difflib
 import importlib
 from typing import Any
 
-from fedcraft.errors import InputError
+from fedcraft.errors import InputError, require_numbers
 from fedcraft.local.base import LocalObjective
 
 __all__ = ["OBJECTIVES", "local_objective", "register"]
@@ -37,6 +37,7 @@ def local_objective(name: str, **params: Any) -> LocalObjective:
     try:
         built: LocalObjective = objective(**params)
     except TypeError as error:
+        require_numbers(objective, params)
         raise InputError(f"local objective {name!r}: {error}") from error
     return built
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from fedcraft.aggregators import Aggregator, aggregator
-from fedcraft.errors import InputError, require
+from fedcraft.errors import InputError, require, require_numbers
 from fedcraft.local import LocalObjective, local_objective
 from fedcraft.server_optimizers import ServerOptimizer, server_optimizer
 
@@ -18,10 +19,22 @@ Override = str | Mapping[str, Any] | None
 
 @dataclass(frozen=True)
 class Part:
-    """One of a method's three parts by name, with the parameters that differ from its defaults."""
+    """One of a method's three parts by name, with the parameters that differ from its defaults.
+
+    The parameters are copied and read-only: a row of the table serves everybody.
+    """
 
     name: str
     params: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "params", MappingProxyType(dict(self.params)))
+
+    def __hash__(self) -> int:
+        return hash((self.name, frozenset(self.params)))  # the values may be dictionaries
+
+    def __reduce__(self) -> tuple[type[Part], tuple[str, dict[str, Any]]]:
+        return Part, (self.name, dict(self.params))  # a mapping proxy cannot be pickled
 
     def overridden(self, given: Override) -> Part:
         """Return another part (``given`` names one) or this one with some parameters changed."""
@@ -61,6 +74,7 @@ class Method:
         """Return fresh instances of the three parts; ``server_lr`` is the method's if left out."""
         if "lr" in self.server.params:
             raise InputError("server: expected no 'lr'; the server's rate is server_lr")
+        require_numbers(Method, {"client_lr": self.client_lr})
         require(self.client_lr > 0, "client_lr", "a positive number", self.client_lr)
         rate = self.server_lr if server_lr is None else server_lr
         return (

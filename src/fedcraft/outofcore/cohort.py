@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedcraft.aggregators.cohort import Cohort, Vector
-from fedcraft.linalg import finite_products
+from fedcraft.linalg import finite_products, without_vanishing
 from fedcraft.outofcore.vector import DiskVector, write_vector
 from fedcraft.updates import ClientId
 
@@ -32,7 +32,7 @@ class FileCohort(Cohort):
 
     @cached_property
     def grams(self) -> Tensor:
-        return finite_products(self._grams)
+        return without_vanishing(finite_products(self._grams), self.matrix.dtype)
 
     @cached_property
     def _grams(self) -> Tensor:

@@ -9,7 +9,7 @@ import difflib
 import importlib
 from typing import Any
 
-from fedcraft.errors import InputError
+from fedcraft.errors import InputError, require_numbers
 from fedcraft.server_optimizers.base import ServerOptimizer
 
 __all__ = ["OPTIMIZERS", "ServerOptimizer", "server_optimizer"]
@@ -41,5 +41,6 @@ def server_optimizer(name: str, lr: float = 1.0, **params: Any) -> ServerOptimiz
     try:
         built: ServerOptimizer = kind(lr=lr, **params)
     except TypeError as error:
+        require_numbers(kind, {"lr": lr, **params})
         raise InputError(f"server_optimizer {name!r}: {error}") from error
     return built

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedcraft.errors import InputError, NonFiniteError, StateError, require
+from fedcraft.updates import float_tensor
 
 __all__ = ["Direction", "ServerOptimizer", "State"]
 
@@ -25,7 +26,8 @@ class ServerOptimizer(ABC):
     A new one implements ``_step`` and keeps what it remembers in ``self._memory``, a dictionary of
     tensors and plain values that is *replaced*, never changed in place. Checks, saving and
     restoring, and leaving the state untouched when a step fails, come from here. Memory has the
-    dtype and device of the directions.
+    dtype and device of the directions, which must be float32 or float64: squares of halves
+    overflow, or lose what is added to them.
     """
 
     def __init__(self, *, lr: float = 1.0) -> None:
@@ -84,18 +86,9 @@ class ServerOptimizer(ABC):
 
 
 def _as_vector(direction: object) -> Tensor:
-    if isinstance(direction, np.ndarray):
-        vector = torch.from_numpy(np.ascontiguousarray(direction))
-    elif isinstance(direction, Tensor):
-        vector = direction.detach()
-    else:
-        kind = type(direction).__name__
-        raise InputError(f"direction: expected a torch tensor or a numpy array, found {kind}")
-    if vector.ndim != 1 or not vector.is_floating_point():
-        raise InputError(
-            f"direction: expected a flat vector of floats, found {vector.dtype} of shape "
-            f"{tuple(vector.shape)}"
-        )
+    vector = float_tensor("direction", direction)
+    if vector.ndim != 1:
+        raise InputError(f"direction: expected a flat vector, found shape {tuple(vector.shape)}")
     # A finite sum proves it at a tenth of the cost; an infinite one may be an overflow.
     if not bool(torch.isfinite(vector.sum())) and not bool(torch.isfinite(vector).all()):
         raise NonFiniteError("direction: it holds NaN or Inf")

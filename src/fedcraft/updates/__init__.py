@@ -2,6 +2,7 @@
 
 from fedcraft.updates.buffers import BufferPolicy, merge_buffers
 from fedcraft.updates.layout import Grouping, Layer, Layout, TensorSlot
+from fedcraft.updates.reading import float_tensor, numbers, whole_number
 from fedcraft.updates.updates import ClientId, Updates, as_layout
 
 __all__ = [
@@ -13,5 +14,8 @@ __all__ = [
     "TensorSlot",
     "Updates",
     "as_layout",
+    "float_tensor",
     "merge_buffers",
+    "numbers",
+    "whole_number",
 ]

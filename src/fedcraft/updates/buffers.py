@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedcraft.errors import InputError
+from fedcraft.updates.reading import numbers
 
 __all__ = ["BufferPolicy", "merge_buffers"]
 
@@ -28,7 +29,7 @@ def merge_buffers(
     """
     if policy not in ("mean", "keep"):
         raise InputError(f"policy: expected 'mean' or 'keep', found {policy!r}")
-    share = torch.as_tensor(weights, dtype=torch.float64)
+    share = numbers("weights", weights)
     share = share / share.sum()
     merged = dict(broadcast)
     for name, value in broadcast.items():

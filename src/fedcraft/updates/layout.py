@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedcraft.errors import InputError
+from fedcraft.errors import InputError, require
+from fedcraft.updates.reading import whole_number
 
 __all__ = ["Grouping", "Layer", "Layout", "TensorSlot"]
 
@@ -105,16 +107,20 @@ class Layout:
         layers, start = [], 0
         for index, size in enumerate(sizes):
             name = names[index] if names is not None else f"layer{index}"
-            layers.append(Layer(name, start, start + int(size)))
-            start += int(size)
+            layers.append(Layer(name, start, start + whole_number("layers", size)))
+            start = layers[-1].stop
         return cls(tuple(layers))
 
     @classmethod
-    def from_slices(cls, slices: Iterable[slice | Sequence[int]]) -> Layout:
-        """Build layers from slices, or from (start, stop) pairs, that follow each other."""
-        bounds = [(s.start or 0, s.stop) if isinstance(s, slice) else tuple(s) for s in slices]
-        layers = [Layer(f"layer{i}", int(a), int(b)) for i, (a, b) in enumerate(bounds)]
-        return cls(tuple(layers))
+    def from_slices(
+        cls, slices: Iterable[slice | Sequence[int]], dimension: int | None = None
+    ) -> Layout:
+        """Build layers from slices, or from (start, stop) pairs, that follow each other.
+
+        A slice without an end goes to ``dimension``.
+        """
+        bounds = [_bounds(given, dimension) for given in slices]
+        return cls(tuple(Layer(f"layer{i}", *pair) for i, pair in enumerate(bounds)))
 
     @classmethod
     def from_module(cls, module: nn.Module, group: Grouping = "layer") -> Layout:
@@ -170,6 +176,9 @@ class Layout:
     def unflatten(self, vector: Tensor) -> dict[str, Tensor]:
         """Cut a flat vector back into named tensors (views of it)."""
         self._require_tensors()
+        if vector.shape != (self.dimension,):
+            found = tuple(vector.shape)
+            raise InputError(f"vector: expected {self.dimension} numbers, found shape {found}")
         return {t.name: vector[t.start : t.stop].view(t.shape) for t in self.tensors}
 
     def _require_tensors(self) -> None:
@@ -178,6 +187,16 @@ class Layout:
                 "this layout was made from sizes alone and knows no tensor names; "
                 "make it with Layout.from_module or Layout.from_tensors"
             )
+
+
+def _bounds(given: slice | Sequence[int], dimension: int | None) -> tuple[int, int]:
+    if isinstance(given, slice):
+        require(given.step in (None, 1), "layers", "slices without a step", given)
+        start, stop = given.start or 0, dimension if given.stop is None else given.stop
+    else:
+        require(np.shape(given) == (2,), "layers", "slices or (start, stop) pairs", given)
+        start, stop = given
+    return whole_number("layers", start), whole_number("layers", stop)
 
 
 def _is_geometry(parameter: Tensor) -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedcraft.errors import InputError
 from fedcraft.updates.layout import Grouping, Layout
+from fedcraft.updates.reading import float_tensor, numbers
 
 __all__ = ["ClientId", "Updates"]
 
@@ -41,13 +42,13 @@ class Updates:
         weights: Sequence[float] | Tensor | npt.NDArray[np.floating] | None = None,
     ) -> Updates:
         """Wrap rows that are updates already; the data are not copied."""
-        rows = torch.as_tensor(matrix)
+        rows = float_tensor("matrix", matrix)
         if rows.ndim != 2:
             raise InputError(f"matrix: expected (clients, coordinates), found {tuple(rows.shape)}")
         count, dimension = rows.shape
         layout = as_layout(layers, dimension)
         ids = tuple(client_ids) if client_ids is not None else tuple(range(count))
-        raw = torch.ones(count) if weights is None else torch.as_tensor(weights)
+        raw = torch.ones(count) if weights is None else numbers("weights", weights)
         return cls(rows, layout, ids, raw.to(torch.float64))
 
     @classmethod
@@ -114,7 +115,7 @@ def as_layout(layers: object, dimension: int) -> Layout:
     """Read a ``layers`` argument: a Layout, sizes, slices, or None for the whole vector."""
     if layers is None:
         return Layout.whole(dimension)
-    layout = layers if isinstance(layers, Layout) else _layout_from_sequence(layers)
+    layout = layers if isinstance(layers, Layout) else _layout_from_sequence(layers, dimension)
     if layout.dimension != dimension:
         raise InputError(
             f"layers: they add up to {layout.dimension} coordinates, but the updates have "
@@ -123,12 +124,12 @@ def as_layout(layers: object, dimension: int) -> Layout:
     return layout
 
 
-def _layout_from_sequence(layers: object) -> Layout:
+def _layout_from_sequence(layers: object, dimension: int) -> Layout:
     if not isinstance(layers, (Sequence, np.ndarray, Tensor)) or isinstance(layers, str):
         raise InputError(
             f"layers: expected a Layout, sizes or slices, found {type(layers).__name__}"
         )
     items = list(layers)
     if items and (isinstance(items[0], slice) or np.ndim(items[0]) == 1):
-        return Layout.from_slices(items)
-    return Layout.from_sizes(int(size) for size in items)
+        return Layout.from_slices(items, dimension)
+    return Layout.from_sizes(items)

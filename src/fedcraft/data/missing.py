@@ -1,0 +1,28 @@
+"""Cells that hold nothing: left alone, they would be numbered like a class or a client."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["missing"]
+
+
+def missing(values: NDArray[Any]) -> int:
+    """Return how many values are None, NaN, NaT or blank text.
+
+    >>> missing(np.array(["north", " ", None], object)), missing(np.array([1.0, np.nan]))
+    (2, 1)
+    """
+    if values.dtype.kind in "OU":
+        return sum(map(_is_nothing, values.ravel().tolist()))
+    return int(np.count_nonzero(values != values))  # NaN and NaT alone differ from themselves
+
+
+def _is_nothing(value: Any) -> bool:
+    if isinstance(value, str):
+        return not value.strip()
+    return value is None or (isinstance(value, float) and math.isnan(value))

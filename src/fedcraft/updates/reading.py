@@ -1,0 +1,68 @@
+"""Read what a caller gave as numbers, or say which argument is none."""
+
+from __future__ import annotations
+
+import reprlib
+import warnings
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedcraft.errors import InputError
+
+__all__ = ["float_tensor", "numbers", "whole_number"]
+
+_FLOATS = ("float32", "float64", "torch.float32", "torch.float64")
+_NUMERIC = "biuf"
+
+
+def numbers(name: str, values: object) -> Tensor:
+    """Return the argument ``name`` as a float64 tensor on the CPU.
+
+    >>> numbers("weights", [1, 2])
+    tensor([1., 2.], dtype=torch.float64)
+    """
+    try:
+        if isinstance(values, np.ndarray):
+            return _from_numpy(values)
+        return torch.as_tensor(values, dtype=torch.float64).detach().cpu()
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise InputError(f"{name}: expected numbers, found {reprlib.repr(values)}") from error
+
+
+def _from_numpy(array: npt.NDArray[np.generic]) -> Tensor:
+    if array.dtype.kind not in _NUMERIC:
+        raise TypeError  # numpy would read None as NaN and text as numbers
+    return torch.from_numpy(np.array(array, dtype=np.float64, order="C"))
+
+
+def whole_number(name: str, value: object) -> int:
+    """Return one of the argument's entries as an int; 2.0 is whole, 2.5 is an error."""
+    plain = value.item() if isinstance(value, Tensor | np.generic) else value
+    if isinstance(plain, float) and plain.is_integer():
+        return int(plain)
+    if not isinstance(plain, int):
+        raise InputError(f"{name}: expected whole numbers, found {plain!r}")
+    return plain
+
+
+def float_tensor(name: str, given: object) -> Tensor:
+    """View a tensor or array of float32 or float64 as a tensor, to be read only."""
+    if not isinstance(given, Tensor | np.ndarray):
+        kind = type(given).__name__
+        raise InputError(f"{name}: expected a torch tensor or a numpy array, found {kind}")
+    if str(given.dtype) not in _FLOATS:  # another byte order has another name
+        raise InputError(f"{name}: expected float32 or float64, found {given.dtype}; cast first")
+    return given.detach() if isinstance(given, Tensor) else _view(given)
+
+
+def _view(array: npt.NDArray[np.generic]) -> Tensor:
+    if any(stride < 0 for stride in array.strides):  # torch knows no such views
+        array = array.copy()
+    if array.flags.writeable:
+        return torch.from_numpy(array)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)

@@ -1,0 +1,79 @@
+"""Every owner in the client column of a table is a client, unless a number is given."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedcraft.errors import ConfigError
+from fedcraft.experiments.build import build_federation
+from fedcraft.experiments.compare import comparison_plan
+from fedcraft.experiments.config import Config
+from fedcraft.experiments.files import load_config, write_config
+from fedcraft.experiments.plan import run_id
+from fedcraft.experiments.run import run
+
+ROWS_PER_OWNER = 5
+
+
+def write_visits(folder: Path, owners: int) -> dict[str, Any]:
+    """Write a table and return the keys that name it."""
+    rows = [f"{k % 7}.5,ward-{k % owners},{k % 2}" for k in range(owners * ROWS_PER_OWNER)]
+    path = folder / "visits.csv"
+    path.write_text("\n".join(["age,ward,ill", *rows]) + "\n", encoding="utf-8")
+    return {"dataset": str(path), "data_options": {"label": "ill", "client": "ward"}}
+
+
+@pytest.mark.parametrize(("owners", "cohort"), [(200, 10), (8, 8)])
+def test_all_owners_are_clients(owners: int, cohort: int, tmp_path: Path) -> None:
+    visits = write_visits(tmp_path, owners)
+    config = load_config(visits)
+    assert (config.clients, config.clients_per_round) == (owners, cohort)
+    given = {"clients": owners, "clients_per_round": cohort}
+    assert run_id(config) == run_id(load_config(visits, given))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(build_federation(config)) == owners
+
+
+def test_settled_number_is_written_and_survives_another_table(tmp_path: Path) -> None:
+    result = run(write_visits(tmp_path, 8), rounds=1, executor="serial", out=tmp_path / "run")
+    write_visits(tmp_path, 9)
+    assert "clients = 8\nclients_per_round = 8\n" in (tmp_path / "run/config.toml").read_text()
+    assert result.config.but(rounds=2).clients == 8
+
+
+def test_given_numbers_keep_their_meaning_and_left_out_owners_are_told(tmp_path: Path) -> None:
+    visits = write_visits(tmp_path, 20)
+    config = load_config(visits, {"clients": 12, "clients_per_round": 3})
+    with pytest.warns(UserWarning, match=r"8 of the 20 owners of .*visits\.csv are left out"):
+        assert len(build_federation(config)) == 12
+    assert load_config(visits, {"clients_per_round": 15}).clients == 20
+    assert load_config(visits, {"partition": "iid"}).clients == Config().clients
+
+
+def test_cohort_of_a_comparison_is_not_larger_than_the_owners(tmp_path: Path) -> None:
+    plan = comparison_plan("craft", overrides=write_visits(tmp_path, 8))
+    assert {(c.clients, c.clients_per_round) for c in plan.configs()} == {(8, 8)}
+
+
+def test_more_clients_than_owners_among_the_samples_are_refused(tmp_path: Path) -> None:
+    config = load_config(write_visits(tmp_path, 50), {"samples": 20})
+    with pytest.raises(ConfigError, match=r"clients: expected at most the .* the 20 samples drawn"):
+        build_federation(config)
+
+
+def test_table_without_the_column_is_told_with_the_configuration(tmp_path: Path) -> None:
+    visits = write_visits(tmp_path, 3) | {"data_options": {"label": "ill", "client": "place"}}
+    with pytest.raises(ConfigError, match=r"dataset: .*visits\.csv has no column \['place'\]"):
+        load_config(visits)
+
+
+def test_table_that_is_gone_does_not_hide_an_old_result(tmp_path: Path) -> None:
+    config = load_config(write_visits(tmp_path, 3))
+    write_config(config, tmp_path / "config.toml")
+    Path(config.dataset).unlink()
+    assert load_config(tmp_path, names=False) == config
