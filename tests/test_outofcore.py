@@ -137,6 +137,36 @@ def test_files_follow_memory_but_memory_does_not_follow_files(tmp_path):
         mixed.aggregate(second)
 
 
+def test_files_are_not_read_in_an_order_that_memory_may_not_have(tmp_path):
+    craft = fedcraft.aggregator("craft")
+    paths, updates = write_round(tmp_path, 0)
+    craft.aggregate(updates)
+    with pytest.raises(StateError, match=r"give layers=Layout.from_module\(model\)"):
+        fedcraft.aggregate_files(craft, paths, tmp_path / "step.safetensors")
+
+
+def test_a_memory_of_its_own_lies_beside_the_step_and_survives_a_failure(tmp_path, monkeypatch):
+    craft = fedcraft.aggregator("craft", reference="moving_average")
+    for seed in range(3):
+        files_round(craft, tmp_path, seed, "step.safetensors")
+    state = craft.state_dict()
+    (memory,) = tmp_path.glob("step.reference-*.safetensors")
+    assert state["reference"]["safetensors"] == str(memory.resolve())
+    replace, moved = Path.replace, []
+
+    def second_fails(self, target):
+        if moved:
+            raise OSError(5, "Input/output error")
+        moved.append(target)
+        return replace(self, target)
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="Input/output"):  # noqa: PT012
+        patch.setattr(Path, "replace", second_fails)
+        files_round(craft, tmp_path, 3, "step.safetensors")
+    assert craft.state_dict() == state
+    files_round(craft, tmp_path, 3, "step.safetensors")
+
+
 def test_a_round_that_fails_leaves_the_last_step_alone(tmp_path, monkeypatch):
     craft = fedcraft.aggregator("craft")
     kept = files_round(craft, tmp_path, 0, "step.safetensors")

@@ -10,10 +10,12 @@ import signal
 import subprocess
 import sys
 import time
+from io import StringIO
 from pathlib import Path
 
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
 from fedcraft.cli.app import app
@@ -268,3 +270,21 @@ def test_ctrl_c_and_a_scheduler_leave_checkpoints_of_a_sweep(number: int, here: 
     assert "The same command goes on" in told
     assert Result(table.parent).state == "interrupted"
     assert list((table.parent / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize("beside", [{}, {"mean_paper": 0.722, "mean_difference": -0.016}])
+def test_long_names_cost_a_table_no_digit(beside: dict[str, float]) -> None:
+    scores = {"mean": 0.706, "best10": 0.931, "worst10": 0.373, "std": 0.161, "conflicts": 0.3}
+    rates = {"client_lr": 0.005, "server_lr": 0.1}
+    names = {"craft": 500, "craft-at-least-uniform": 50}
+    rows = [
+        {"method": name, "rounds": rounds, "diverged": 0, **scores, **rates, **beside}
+        for name, rounds in names.items()
+    ]
+    console = Console(width=80, record=True, file=StringIO())
+    console.print(score_table(rows, "title"))
+    text = console.export_text()
+    assert "…" not in text
+    for shown in ("0.706", "0.931", "0.373", "0.161", "0.005 / 0.1", "500"):
+        assert shown in text
+    assert all(len(line) <= 80 for line in text.splitlines())

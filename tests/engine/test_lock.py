@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import socket
 import subprocess
@@ -10,8 +12,8 @@ import sys
 import pytest
 
 from fedcraft.engine.directory import RunDirectory
-from fedcraft.engine.lock import hold, is_free, release
-from fedcraft.errors import BusyError
+from fedcraft.engine.lock import Lock, is_free
+from fedcraft.errors import BusyError, ConfigError
 
 _TAKE = """
 import fcntl, sys
@@ -40,19 +42,19 @@ def test_a_second_run_of_the_same_process_is_refused_and_changes_nothing(tmp_pat
 
 
 def test_a_look_whether_a_directory_is_free_does_not_free_it(tmp_path):
-    handle = hold(tmp_path)
+    lock = Lock(tmp_path)
     assert not is_free(tmp_path)
     assert not is_free(tmp_path)
-    release(handle)
+    lock.release()
     assert is_free(tmp_path)
 
 
 def test_a_forked_child_holds_nothing_and_lets_nobody_in(tmp_path):
-    handle = hold(tmp_path)
+    lock = Lock(tmp_path)
     ours, theirs = socket.socketpair()
     child = os.fork()
     if child == 0:
-        release(handle)
+        lock.release()
         theirs.sendall(b"free" if is_free(tmp_path) else b"busy")
         ours.close()
         theirs.recv(1)  # lives on until the parent is done with it
@@ -62,7 +64,7 @@ def test_a_forked_child_holds_nothing_and_lets_nobody_in(tmp_path):
     try:
         assert ours.recv(4) == b"busy"
         assert not is_free(tmp_path)
-        release(handle)
+        lock.release()
         assert is_free(tmp_path)
     finally:
         ours.close()
@@ -70,10 +72,10 @@ def test_a_forked_child_holds_nothing_and_lets_nobody_in(tmp_path):
 
 
 def test_a_started_program_does_not_inherit_the_lock(tmp_path):
-    handle = hold(tmp_path)
+    lock = Lock(tmp_path)
     program = subprocess.Popen(["sleep", "60"], close_fds=False)
     try:
-        release(handle)
+        lock.release()
         assert is_free(tmp_path)
     finally:
         program.kill()
@@ -86,3 +88,26 @@ def test_a_directory_whose_tables_cannot_be_opened_is_free_again(tmp_path):
         RunDirectory(tmp_path)
 
     assert is_free(tmp_path)
+
+
+def test_an_inherited_lock_does_not_release_one_of_the_child(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    inherited = Lock(tmp_path / "a")
+    child = os.fork()
+    if child == 0:  # its first file gets the number that the inherited one had
+        Lock(tmp_path / "b")
+        inherited.release()
+        os._exit(0 if not is_free(tmp_path / "b") else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    inherited.release()
+
+
+def test_a_file_system_without_locks_is_named_and_not_taken_for_busy(tmp_path, monkeypatch):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with pytest.raises(ConfigError, match="cannot be locked") as caught:
+        is_free(tmp_path)
+    assert not isinstance(caught.value, BusyError)

@@ -10,6 +10,7 @@ import pytest
 
 import fedcraft
 from fedcraft.engine import Callback
+from fedcraft.engine.lock import Lock
 from fedcraft.errors import BusyError, ConfigError, DataError, FedcraftError
 from fedcraft.experiments.files import write_config
 from fedcraft.experiments.result import Result, results_in
@@ -155,6 +156,23 @@ def test_folder_of_a_run_that_has_started_is_kept(tmp_path: Path) -> None:
         run(TINY, out=tmp_path / "a", callbacks=(StopAt(1),))
     with pytest.raises(ConfigError, match="holds a run already"):
         run(TINY, out=tmp_path / "a")
+
+
+@pytest.mark.parametrize("trace", ["status.json", "checkpoints"])
+def test_folder_with_any_trace_of_a_run_keeps_its_configuration(tmp_path: Path, trace: str) -> None:
+    (tmp_path / "a" / trace).mkdir(parents=True)  # there, but not to be read as a file
+    with pytest.raises((FedcraftError, OSError)):
+        run(TINY, out=tmp_path / "a", model_options={"widht": 3})
+    assert (tmp_path / "a" / "config.toml").is_file()
+
+
+def test_folder_that_somebody_else_holds_keeps_its_configuration(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    lock = Lock(tmp_path / "a")
+    with pytest.raises(BusyError):
+        run(TINY, out=tmp_path / "a")
+    lock.release()
+    assert (tmp_path / "a" / "config.toml").is_file()
 
 
 def test_too_many_rounds_are_told_as_any_wrong_key(tmp_path: Path) -> None:

@@ -229,8 +229,8 @@ def test_run_that_another_process_is_doing_is_waited_for(
     (run,) = sweep(plan, out=tmp_path, jobs=0, runner=lambda *_: []).runs
     hold = (
         "import sys, pathlib\n"
-        "from fedcraft.engine.lock import hold\n"
-        f"hold(pathlib.Path({str(run.directory)!r}))\n"
+        "from fedcraft.engine.lock import Lock\n"
+        f"lock = Lock(pathlib.Path({str(run.directory)!r}))\n"
         "print('held', flush=True)\n"
         "sys.stdin.read()\n"
     )

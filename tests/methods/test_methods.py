@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import product
 from typing import Any
 
@@ -266,6 +267,7 @@ def test_parts_are_values_that_travel() -> None:
         assert hash(copied) == hash(part)
         with pytest.raises(TypeError):
             copied.params["lam"] = 0.0
+    assert json.loads(json.dumps(asdict(part)["params"])) == nested
     assert part != Part("ditto", {"lam": 0.5})
     assert len({method("craft"), method("craft"), method("config")}) == 2
 

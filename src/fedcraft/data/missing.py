@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ __all__ = ["missing"]
 
 
 def missing(values: NDArray[Any]) -> int:
-    """Return how many values are None, NaN, NaT or blank text.
+    """Return how many values are None, NaN, NaT, NA or blank text.
 
     >>> missing(np.array(["north", " ", None], object)), missing(np.array([1.0, np.nan]))
     (2, 1)
@@ -25,4 +24,7 @@ def missing(values: NDArray[Any]) -> int:
 def _is_nothing(value: Any) -> bool:
     if isinstance(value, str):
         return not value.strip()
-    return value is None or (isinstance(value, float) and math.isnan(value))
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # a comparison with pandas' NA is neither true nor false
+        return True

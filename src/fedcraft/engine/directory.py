@@ -21,7 +21,7 @@ from fedcraft.data import Federation
 from fedcraft.engine.checkpoint import Checkpoints
 from fedcraft.engine.files import read_json, write_atomically, write_json
 from fedcraft.engine.fleet import Scores
-from fedcraft.engine.lock import hold, release
+from fedcraft.engine.lock import Lock
 from fedcraft.engine.tables import CsvTable, JsonLines, Table
 
 __all__ = ["RunDirectory", "environment"]
@@ -41,11 +41,11 @@ class RunDirectory:
         self.checkpoints = Checkpoints(path / "checkpoints", keep_checkpoints)
         self._status: dict[str, Any] = {}
         path.mkdir(parents=True, exist_ok=True)
-        self._lock = hold(path)
+        self._lock = Lock(path)
         try:
             self._open()
         except BaseException:
-            release(self._lock)
+            self._lock.release()
             raise
 
     def _open(self) -> None:
@@ -118,7 +118,7 @@ class RunDirectory:
     def close(self) -> None:
         """Close the files and let others in, even if some cannot be closed in order."""
         with ExitStack() as stack:
-            stack.callback(release, self._lock)
+            stack.callback(self._lock.release)
             for table in (*self._tables().values(), self._log):
                 stack.callback(table.close)
 

@@ -52,7 +52,8 @@ class Trained:
         for row in np.flatnonzero(~np.isfinite(self.column("total"))):
             finite[row] &= bool(self.updates[row].isfinite().all())
         finite &= [_all_finite(state or {}) for state in self.states]
-        finite &= [_keeps_finite(averaged, buffers or {}) for buffers in self.buffers]
+        watched = {n: v.isfinite() for n, v in averaged.items() if v.is_floating_point()}
+        finite &= [_keeps_finite(watched, buffers or {}) for buffers in self.buffers]
         return np.asarray(finite)
 
     def select(self, mask: NDArray[np.bool_]) -> Trained:
@@ -208,9 +209,11 @@ def _all_finite(content: Mapping[str, Tensor]) -> bool:
     return all(bool(value.isfinite().all()) for value in content.values())
 
 
-def _keeps_finite(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> bool:
-    shared = before.keys() & after.keys()
-    return all(bool((after[n].isfinite() | ~before[n].isfinite()).all()) for n in shared)
+def _keeps_finite(were_finite: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> bool:
+    shared = were_finite.keys() & after.keys()
+    if not shared or bool(torch.cat([after[n].reshape(-1) for n in shared]).sum().isfinite()):
+        return True
+    return all(bool((after[n].isfinite() | ~were_finite[n]).all()) for n in shared)
 
 
 def _kept(content: Mapping[str, Tensor] | None) -> dict[str, Tensor] | None:

@@ -81,7 +81,7 @@ def _compare_owners(config: Config, owners: int) -> None:
     if config.clients > owners:
         raise ConfigError(
             f"clients: expected at most the {owners} owners of {config.dataset}{drawn}, found "
-            f"{config.clients}. Lower clients."
+            f"{config.clients}. Lower clients{' or raise samples' if drawn else ''}."
         )
     if config.clients < owners and "client" in config.data_options:
         warnings.warn(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcraft import engine
-from fedcraft.errors import ConfigError
+from fedcraft.errors import BusyError, ConfigError
 from fedcraft.experiments.build import (
     build_federation,
     build_method,
@@ -52,6 +52,8 @@ def run(
     directory = prepare(settled, out)
     try:
         return resume(directory, callbacks=callbacks)
+    except BusyError:
+        raise
     except BaseException:
         _give_back(directory)
         raise
@@ -72,8 +74,9 @@ def prepare(config: Config, out: str | Path | None = None) -> Path:
 
 def _give_back(directory: Path) -> None:
     """Let the corrected command have the folder of a run that never started."""
-    if Result(directory).state == "new":
-        (directory / CONFIG_FILE).unlink()
+    started = ("status.json", "checkpoints")
+    if not any((directory / name).exists() for name in started):
+        (directory / CONFIG_FILE).unlink(missing_ok=True)
 
 
 def resume(

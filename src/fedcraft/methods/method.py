@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 from fedcraft.aggregators import Aggregator, aggregator
 from fedcraft.errors import InputError, require, require_numbers
@@ -15,6 +14,19 @@ from fedcraft.server_optimizers import ServerOptimizer, server_optimizer
 __all__ = ["Method", "Override", "Part"]
 
 Override = str | Mapping[str, Any] | None
+
+
+class _ReadOnly(dict[str, Any]):
+    """A dictionary to JSON, pickle and ``asdict``, but one that stays as it is."""
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError("a part's parameters cannot be changed; overridden() gives a new part")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[type[_ReadOnly], tuple[dict[str, Any]]]:
+        return _ReadOnly, (dict(self),)
 
 
 @dataclass(frozen=True)
@@ -28,13 +40,10 @@ class Part:
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "params", MappingProxyType(dict(self.params)))
+        object.__setattr__(self, "params", _ReadOnly(self.params))
 
     def __hash__(self) -> int:
         return hash((self.name, frozenset(self.params)))  # the values may be dictionaries
-
-    def __reduce__(self) -> tuple[type[Part], tuple[str, dict[str, Any]]]:
-        return Part, (self.name, dict(self.params))  # a mapping proxy cannot be pickled
 
     def overridden(self, given: Override) -> Part:
         """Return another part (``given`` names one) or this one with some parameters changed."""

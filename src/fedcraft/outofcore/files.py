@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
+from torch import Tensor
 
 from fedcraft.aggregators import Aggregator, Step
 from fedcraft.aggregators.cohort import Cohort, RoundInput, without_nonfinite
@@ -52,14 +53,15 @@ def aggregate_files(
 
     ``layers`` should be ``Layout.from_module(model)``: a file knows the names of its tensors, not
     that a norm belongs to the convolution before it. Without it a layer is a name up to its last
-    dot. What the rule remembers of the round is ``out`` itself, by name and digest: keep that file
-    as long as you may want to go on from this state. If anything fails, ``out`` and the rule are as
-    they were.
+    dot. What the rule remembers of the round is ``out`` itself, by name and digest, or a file
+    beside it where it remembers something else: keep them as long as you may want to go on from
+    this state. If anything fails, the files and the rule are as they were.
     """
     out = Path(out)
     rows = _rows([Path(file) for file in files], layers)
     layout = layers if isinstance(layers, Layout) else Layout.from_tensors(rows[0].shapes, layers)
     stand_in = torch.empty(len(rows), layout.dimension, dtype=rows[0].dtype, device="meta")
+    _check_order(aggregator, layers, layout.dimension)
     ids = [row.path.stem for row in rows] if client_ids is None else client_ids
     given = RoundInput(stand_in, weights, layout, ids, losses, steps, client_lr)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -90,6 +92,17 @@ def _rows(files: list[Path], layers: Layout | Grouping) -> tuple[DiskVector, ...
     return tuple(row.in_order(wanted) for row in rows)
 
 
+def _check_order(aggregator: Aggregator, layers: Layout | Grouping, dimension: int) -> None:
+    """Files have an order of their own; a step in memory says nothing about its order."""
+    state = aggregator.state_dict().values()
+    in_memory = any(isinstance(v, Tensor) and v.shape == (dimension,) for v in state)
+    if in_memory and not isinstance(layers, Layout):
+        raise StateError(
+            "state: the last step lies in memory, so files must be read in its order; give "
+            "layers=Layout.from_module(model), or call reset() to start anew"
+        )
+
+
 def _named(shapes: Mapping[str, tuple[int, ...]]) -> str:
     first = ", ".join(f"{name} {shape}" for name, shape in list(shapes.items())[:3])
     return f"{len(shapes)} of them ({first}, ...)" if len(shapes) > 3 else first or "no names"
@@ -105,12 +118,13 @@ def _aggregate(
         step = _step(aggregator, cohort)
         after = aggregator.state_dict()
         places = _places(after, made_in, out) | {step.direction.path: out}
-        for made, place in places.items():
+        for made, place in places.items():  # the step last: what comes before it has a new name
             made.replace(place)
         aggregator.load_state_dict({key: _closed(v, places) for key, v in after.items()})
     except BaseException:
         aggregator.load_state_dict(before)
         raise
+    _delete_replaced(before, aggregator.state_dict(), out)
     return Step(open_vector(out), step.certificate)
 
 
@@ -132,10 +146,23 @@ def _step(aggregator: Aggregator, cohort: Cohort) -> Step:
 def _places(state: Mapping[str, Any], made_in: Path, out: Path) -> dict[Path, Path]:
     """Where a new memory belongs: beside ``out``, unless it is the step itself."""
     return {
-        value.path: out.with_name(f"{out.stem}.{key}.safetensors")
+        value.path: out.with_name(f"{out.stem}.{key}-{value.digest}.safetensors")
         for key, value in state.items()
         if isinstance(value, DiskVector) and value.path.parent == made_in
     }
+
+
+def _delete_replaced(before: Mapping[str, Any], after: Mapping[str, Any], out: Path) -> None:
+    """Delete the memory beside ``out`` that this round has replaced."""
+    for key, value in before.items():
+        if _lies_in_a_file(value) and value != after.get(key):
+            path = Path(value["safetensors"])
+            if path.name.startswith(f"{out.stem}.{key}-") and path.parent == out.parent.resolve():
+                path.unlink(missing_ok=True)
+
+
+def _lies_in_a_file(value: object) -> TypeGuard[Mapping[str, str]]:
+    return isinstance(value, Mapping) and set(value) == {"safetensors", "digest"}
 
 
 def _closed(value: object, places: Mapping[Path, Path]) -> object:
@@ -148,7 +175,7 @@ def _closed(value: object, places: Mapping[Path, Path]) -> object:
 
 def _opened(value: object, names: Iterable[str]) -> object:
     """What :func:`_closed` made, as a vector again, if it is still the one that was meant."""
-    if not isinstance(value, Mapping) or set(value) != {"safetensors", "digest"}:
+    if not _lies_in_a_file(value):
         return value
     found = open_vector(Path(value["safetensors"]))
     if found.digest != value["digest"]:

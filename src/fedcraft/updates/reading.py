@@ -40,10 +40,11 @@ def _from_numpy(array: npt.NDArray[np.generic]) -> Tensor:
 
 def whole_number(name: str, value: object) -> int:
     """Return one of the argument's entries as an int; 2.0 is whole, 2.5 is an error."""
-    plain = value.item() if isinstance(value, Tensor | np.generic) else value
+    single = isinstance(value, np.generic) or (isinstance(value, Tensor) and value.numel() == 1)
+    plain = value.item() if single else value  # type: ignore[attr-defined]
     if isinstance(plain, float) and plain.is_integer():
         return int(plain)
-    if not isinstance(plain, int):
+    if not isinstance(plain, int) or isinstance(plain, bool):
         raise InputError(f"{name}: expected whole numbers, found {plain!r}")
     return plain
 
