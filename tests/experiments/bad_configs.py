@@ -83,6 +83,17 @@ def _do_not_fit() -> list[BadConfig]:
         BadConfig("rule parameter", "[aggregator]\ntaau = 1\n", "aggregator", "tau"),
         BadConfig("local parameter", "[local]\nnu = 1\n", "local", ""),
         BadConfig("server parameter", "[server]\nbeta9 = 1\n", "server", ""),
+        BadConfig("label of two lines", 'label = "a\\nb"\n', "label", "Leave out line breaks"),
+        BadConfig("label that hides", 'label = "a\\u202eb"\n', "label", "control characters"),
+        *(
+            BadConfig(
+                f"label {name}",
+                f'method = "fedavg"\nlabel = "{name}"\n',
+                "label",
+                "Choose a label of your own",
+            )
+            for name in ("craft", "CRAFT", " Craft", "FedLF with history")
+        ),
         BadConfig("unknown table", "[agregator]\ntau = 1\n", "agregator", "'aggregator'"),
     ]
 

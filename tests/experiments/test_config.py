@@ -35,7 +35,7 @@ def test_json_schema_describes_every_key_and_forbids_others() -> None:
 def test_written_configuration_reads_back_equal(tmp_path: Path) -> None:
     config = load_config(
         {
-            "label": 'a "quoted" label\n',
+            "label": 'a "quoted" label\\',
             "client_lr": 1 / 3,
             "aggregator": {"tau": 1e-9, "constraint": "at_least"},
         }
@@ -127,6 +127,15 @@ def test_whole_number_is_taken_for_a_rate_but_no_fraction_for_a_count() -> None:
     assert load_config({"server_lr": 1}).server_lr == 1.0
     with pytest.raises(ConfigError, match="rounds: expected a whole number, found 2"):
         load_config({"rounds": 2.0})
+
+
+@pytest.mark.parametrize("label", ["craft", "CRAFT", "craft-uniform", "mein Verfahren η"])
+def test_label_may_be_the_name_of_its_own_method(label: str) -> None:
+    assert load_config({"method": "craft", "label": label}).name == label
+
+
+def test_old_result_with_a_label_of_today_can_be_read() -> None:
+    assert load_config({"method": "fedavg", "label": "craft"}, names=False).name == "craft"
 
 
 def test_all_wrong_keys_are_told_at_once() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -47,9 +47,17 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> list[RunData]:
 
 @pytest.fixture
 def make_run(tmp_path: Path) -> Callable[..., Path]:
-    """Write one run: ``make_run("name", method="craft", level=0.8)``."""
+    """Write one run: ``make_run("name", method="craft", level=0.8)``; ``keys`` go to its config."""
 
-    def write(name: str, **knobs: object) -> Path:
-        return _made.write_run(tmp_path / name, _made.Made(**knobs))
+    def write(name: str, keys: Mapping[str, object] | None = None, **knobs: object) -> Path:
+        folder = _made.write_run(tmp_path / name, _made.Made(**knobs))
+        _made.add_keys(folder, **(keys or {}))
+        return folder
 
     return write
+
+
+@pytest.fixture
+def plan_run(tmp_path: Path) -> Callable[..., Path]:
+    """Write the directory of a run that has not started."""
+    return lambda name, **knobs: _made.write_plan(tmp_path / name, _made.Made(**knobs))

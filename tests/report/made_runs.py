@@ -55,6 +55,19 @@ def write_run(folder: Path, made: Made) -> Path:
     return folder
 
 
+def write_plan(folder: Path, made: Made) -> Path:
+    """Write a run directory as it is before the run has started: its configuration alone."""
+    folder.mkdir(parents=True)
+    _write_config(folder, made)
+    return folder
+
+
+def add_keys(folder: Path, **values: Any) -> None:
+    """Write more keys into the configuration of a made run."""
+    with (folder / "config.toml").open("a", encoding="utf-8") as stream:
+        stream.writelines(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+
+
 def write_comparison(root: Path, **changes: Any) -> Path:
     """Five methods with two seeds, and Ditto with and without CRAFT over a 3 x 3 grid."""
     methods = {

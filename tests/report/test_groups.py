@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from fedcraft.report import RunData, load_runs
-from fedcraft.report.groups import group
+from fedcraft.report import RunData, load_runs, summary
+from fedcraft.report.groups import Setting, group
 from fedcraft.report.names import in_order, styles
-from fedcraft.report.sections.grids import rate_grid
-from fedcraft.report.series import curve, mean_seconds
+from fedcraft.report.sections.grids import learning_rates, rate_grid
+from fedcraft.report.series import conflicts_per_round, curve, mean_seconds
 
 MakeRun = Callable[..., Path]
 
@@ -87,6 +87,26 @@ def test_a_pair_of_rates_that_diverged_is_a_gap_in_the_grid(
     assert math.isnan(large)
 
 
+@pytest.mark.parametrize("more_seeds", [False, True])
+def test_the_framed_cell_of_the_grid_is_the_number_of_the_table(
+    make_run: MakeRun, tmp_path: Path, more_seeds: bool
+) -> None:
+    make_run("a", {"lr_decay": 0.9}, level=0.8, validation=0.5)
+    make_run("b", {"lr_decay": 0.8}, level=0.6, validation=0.7)
+    make_run("c", client_lr=0.5, level=0.3, validation=0.2)
+    if more_seeds:  # seed 0 alone, which all settings have, chooses
+        make_run("d", {"lr_decay": 0.9}, level=0.8, validation=0.9, seed=1)
+        make_run("e", {"lr_decay": 0.8}, level=0.6, validation=0.3, seed=1)
+    runs = load_runs(tmp_path)
+    (problem,) = group(runs)
+    grids = learning_rates(problem)
+    assert grids is not None
+    cells = grids["grids"]["craft"]
+    row, column = cells["chosen"]
+    assert problem.entries[0].chosen.config["lr_decay"] == 0.8
+    assert cells["mean"][row][column] == pytest.approx(summary(runs).loc[0, "mean"], abs=1e-4)
+
+
 def test_a_grid_where_every_pair_diverged_is_not_drawn(make_run: MakeRun, tmp_path: Path) -> None:
     for rate in (0.1, 0.5):
         make_run(str(rate), client_lr=rate, state="stopped", reason="not finite: client 3")
@@ -140,6 +160,73 @@ def test_a_curve_averages_only_rounds_that_all_seeds_reached(
     finals = [run.evaluations["mean"][40] for run in problem.entries[0].runs]
     assert points["mean"][40] == pytest.approx(sum(finals) / 2)
     assert points["sd"][40] == pytest.approx(abs(finals[0] - finals[1]) / math.sqrt(2))
+
+
+def test_seeds_are_averaged_at_the_last_round_that_they_share(
+    make_run: MakeRun, plan_run: MakeRun, tmp_path: Path
+) -> None:
+    make_run("a", seed=0)
+    make_run("b", seed=1, written=7, state="interrupted")
+    plan_run("c", seed=2)
+    (problem,) = group(load_runs(tmp_path))
+    setting = problem.entries[0].chosen
+    at_five = [RunData(tmp_path / name).evaluations["mean"][5] for name in "ab"]
+    assert setting.finals("mean") == at_five
+    assert (setting.rounds, setting.seeds) == (5, {0, 1})
+    assert setting.final("mean") == curve(setting, "mean")["mean"].iloc[-1]
+
+
+def test_seeds_that_stopped_early_count_with_their_ends(make_run: MakeRun, tmp_path: Path) -> None:
+    make_run("a", seed=0)
+    make_run("b", seed=1, written=10, state="stopped", reason="target_accuracy reached")
+    (problem,) = group(load_runs(tmp_path))
+    setting = problem.entries[0].chosen
+    assert setting.finals("mean") == [run.final("mean") for run in setting.runs]
+    assert setting.rounds == 10
+
+
+def test_seeds_that_were_evaluated_at_their_ends_alone_count_with_those(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    for seed, end in enumerate((10, 15)):
+        path = make_run(f"s{seed}", seed=seed, rounds=end)
+        lines = (path / "metrics.jsonl").read_text().splitlines(keepends=True)
+        (path / "metrics.jsonl").write_text(lines[-1])
+    setting = Setting({}, tuple(load_runs(tmp_path)))
+    assert setting.finals("mean") == [run.final("mean") for run in setting.runs]
+    assert (setting.rounds, len(setting.seeds)) == (10, 2)
+
+
+def test_a_seed_to_come_has_no_say_in_the_choice(
+    make_run: MakeRun, plan_run: MakeRun, tmp_path: Path
+) -> None:
+    make_run("a", client_lr=0.05, seed=1, level=0.8)
+    make_run("b", client_lr=0.05, seed=2, level=0.3)
+    make_run("c", client_lr=0.1, seed=1, level=0.6)
+    plan_run("d", client_lr=0.1, seed=2)
+    plan_run("e", client_lr=0.5, seed=3)
+    (problem,) = group(load_runs(tmp_path))
+    assert problem.entries[0].chosen.config["client_lr"] == 0.05
+
+
+def test_a_seed_that_diverged_before_its_first_evaluation_has_a_say(
+    make_run: MakeRun, plan_run: MakeRun, tmp_path: Path
+) -> None:
+    for seed in (1, 2):
+        make_run(f"a{seed}", client_lr=0.05, seed=seed, level=0.4)
+    make_run("b", client_lr=0.5, seed=1, level=0.9)
+    lost = plan_run("c", client_lr=0.5, seed=2)
+    (lost / "status.json").write_text('{"state": "stopped", "reason": "not finite: client 3"}')
+    (problem,) = group(load_runs(tmp_path))
+    assert problem.entries[0].chosen.config["client_lr"] == 0.05
+
+
+def test_conflicts_are_counted_over_the_rounds_that_all_seeds_have_done(
+    make_run: MakeRun,
+) -> None:
+    runs = [RunData(make_run("a")), RunData(make_run("b", seed=1, written=5))]
+    counts = [r["conflicts"]["average"] for run in runs for r in run.rounds[1:6]]
+    assert conflicts_per_round(runs, "average") == pytest.approx(sum(counts) / 10)
 
 
 def test_waiting_is_not_counted_as_training_too(make_run: MakeRun) -> None:

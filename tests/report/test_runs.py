@@ -126,6 +126,16 @@ def test_a_label_names_the_run(make_run: MakeRun) -> None:
     assert RunData(path).name == "without layers"
 
 
+@pytest.mark.parametrize("label", ["craft", "CRAFT", " Craft", "craft, FAIR variant"])
+def test_a_label_cannot_pass_for_another_method(make_run: MakeRun, label: str) -> None:
+    assert RunData(make_run("one", {"label": label}, method="fedavg")).name == f"{label} (fedavg)"
+
+
+@pytest.mark.parametrize("label", ["craft", "CRAFT", "craft-uniform"])
+def test_a_label_may_be_the_name_of_its_own_method(make_run: MakeRun, label: str) -> None:
+    assert RunData(make_run("one", {"label": label}, method="craft")).name == label
+
+
 def test_two_hundred_runs_are_read_in_seconds(make_run: MakeRun, tmp_path: Path) -> None:
     first = make_run("run-0", rounds=100)
     for i in range(1, 200):

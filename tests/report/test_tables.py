@@ -51,6 +51,70 @@ def test_what_is_written_equal_is_marked_equal() -> None:
     assert places(pd.Series([0.5, math.nan, 0.4]), mean) == [1, 0, 2]
 
 
+def test_ranks_go_by_the_digits_that_are_written() -> None:
+    conflicts = METRICS[-1]
+    assert [f"{v:.1f}" for v in (0.35, 0.30, 0.40)] == ["0.3", "0.3", "0.4"]
+    assert places(pd.Series([0.35, 0.30]), conflicts) == [0, 0]
+    assert places(pd.Series([0.35, 0.40]), conflicts) == [1, 2]
+
+
+def test_only_evaluated_seeds_are_counted(
+    make_run: MakeRun, plan_run: MakeRun, tmp_path: Path
+) -> None:
+    make_run("a", seed=0)
+    make_run("b", seed=1, written=5, state="interrupted")
+    plan_run("c", seed=2)
+    plan_run("d", seed=0, method="fedavg")
+    table = summary(load_runs(tmp_path)).set_index("method")
+    at_five = [run.evaluations["mean"][5] for run in load_runs([tmp_path / "a", tmp_path / "b"])]
+    assert table.loc["craft", "mean"] == pytest.approx(sum(at_five) / 2)
+    assert table.loc["craft", ["rounds", "seeds"]].tolist() == [5, 2]
+    assert table.loc["fedavg", ["rounds", "seeds"]].tolist() == [0, 0]
+
+
+LOST = {"state": "stopped", "reason": "not finite: client 3"}
+
+
+def test_what_diverged_is_named_so_and_never_best(make_run: MakeRun, tmp_path: Path) -> None:
+    for method, level in (("fedprox", 0.5), ("craft", 0.6)):
+        make_run(method, method=method, level=level)
+    make_run("lost", method="fedavg", level=0.9, written=30, **LOST)
+    table = summary(load_runs(tmp_path))
+    assert table.set_index("method")["diverged"].to_dict() == {
+        "fedavg": 1,
+        "fedprox": 0,
+        "craft": 0,
+    }
+    lines = render(table, "md").splitlines()
+    lost, second, best = (
+        next(line for line in lines if line.startswith(f"| {name} |"))
+        for name in ("FedAvg (diverged)", "FedProx", "CRAFT")
+    )
+    assert not set("*_") & set(lost)
+    assert ("**" in best, "_" in second) == (True, True)
+    row = next(r for r in render(table, "latex").splitlines() if r.startswith("FedAvg"))
+    assert row.startswith("FedAvg (diverged) &")
+    assert "textbf" not in row
+    assert "underline" not in row
+
+
+def test_published_numbers_of_what_diverged_are_still_marked(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    make_run("a", method="craft", level=0.6)
+    make_run("b", method="fedavg", level=0.9, **LOST)
+    published = pd.DataFrame([("craft", 0.7), ("fedavg", 0.8)], columns=["method", "mean"])
+    text = render(summary(load_runs(tmp_path)), "md", published)
+    assert "**0.800**" in next(line for line in text.splitlines() if "diverged" in line)
+
+
+def test_latex_tells_on_which_problem_a_method_diverged(make_run: MakeRun, tmp_path: Path) -> None:
+    make_run("a", method="fedavg")
+    make_run("b", method="fedavg", dataset="femnist", model="mlp", **LOST)
+    text = render(summary(load_runs(tmp_path)), "latex")
+    assert r"FedAvg (diverged on FEMNIST \& MLP) &" in text
+
+
 def test_markdown_marks_best_bold_and_second_best_italic(runs: list[RunData]) -> None:
     table = summary(runs)
     text = render(table, "md")
@@ -84,13 +148,22 @@ def test_latex_puts_problems_side_by_side(make_run: MakeRun, tmp_path: Path) -> 
 
 
 def test_names_cannot_break_a_table(make_run: MakeRun, tmp_path: Path) -> None:
-    path = make_run("a")
-    with (path / "config.toml").open("a") as stream:
-        stream.write('label = "50% | a_b & {x}"\n')
-    make_run("b", method="fedavg", level=0.5)
+    make_run("a", {"label": "50% | a_b & {x}"})
+    make_run("b", {"label": "a\nb\t\u2028c"})
+    make_run("c", {"label": "<img src=x>[a](javascript:x)"})
+    make_run("d", {"label": "[1ex]*"})
+    make_run("e", method="fedavg", level=0.5)
     table = summary(load_runs(tmp_path))
-    assert r"50\% | a\_b \& \{x\}" in render(table, "latex")
-    assert r"50% \| a\_b & {x}" in render(table, "md")
+    tex, text = render(table, "latex"), render(table, "md")
+    assert r"50\% | a\_b \& \{x\} &" in tex
+    assert r"50% \| a\_b & {x} |" in text
+    assert "\na b  c &" in tex
+    assert "| a b  c |" in text
+    assert r"\<img src=x\>\[a\](javascript:x) |" in text
+    assert r"\textless{}img src=x\textgreater{}{[}a{]}" in tex
+    assert not [line for line in tex.splitlines() if line.startswith(("[", "*"))]
+    assert len(text.splitlines()) == len(table) + len(["title", "", "heads", "rule"])
+    assert len(tex.splitlines()) == len(table) + 8
 
 
 def test_csv_gives_back_the_numbers(runs: list[RunData]) -> None:

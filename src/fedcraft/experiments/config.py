@@ -14,9 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from fedcraft.engine.settings import Device, Executor, NonFinitePolicy
 from fedcraft.experiments.names import check_dataset, check_method, check_model, rates_of
 from fedcraft.experiments.owners import count_owners
+from fedcraft.methods import methods
 from fedcraft.updates import BufferPolicy, Grouping
 
-__all__ = ["MACHINE_KEYS", "TABLES", "Config", "Tracking", "not_of_partition"]
+__all__ = ["MACHINE_KEYS", "TABLES", "Config", "Tracking", "names_another", "not_of_partition"]
 
 Tracking = Literal["none", "tensorboard", "mlflow"]
 
@@ -179,6 +180,7 @@ class Config(BaseModel):
             check_method(self.method, {table: getattr(self, table) for table in TABLES})
             check_dataset(self.dataset)
             check_model(self.model)
+            _check_label(self)
         _at_most(self, "clients_per_round", "clients")
         _at_most(self, "min_clients", "clients_per_round")
         for key in not_of_partition(self.partition):
@@ -242,6 +244,28 @@ def _every_owner(given: dict[str, Any]) -> dict[str, int]:
         return {}
     owners = count_owners(given.get("dataset"), given["data_options"]["client"])
     return {} if owners is None else {"clients": owners, "clients_per_round": min(_COHORT, owners)}
+
+
+def names_another(label: str, method: str) -> bool:
+    """Tell whether tables would take a run of ``method`` with this label for another method."""
+    others = [row for row in methods() if row.name != method]
+    return label.strip().casefold() in {n.casefold() for m in others for n in (m.name, m.title)}
+
+
+def _check_label(config: Config) -> None:
+    label = config.label
+    if label is None:
+        return
+    if not label.isprintable():
+        raise ValueError(
+            f"label: expected one line of printable characters, found {label!r}. Leave out line "
+            "breaks, tabs and other control characters."
+        )
+    if names_another(label, config.method):
+        raise ValueError(
+            f"label: {label!r} is another method than {config.method!r}, which this run is of, and "
+            "tables would mix the two up. Choose a label of your own or leave it out."
+        )
 
 
 def _check_owners(config: Config) -> None:

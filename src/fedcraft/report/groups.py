@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,9 +20,13 @@ import numpy as np
 
 from fedcraft.experiments.config import MACHINE_KEYS
 from fedcraft.experiments.problems import fingerprint, flatten, problem_of, tail
-from fedcraft.experiments.select import SCORE, Judge, best_on_shared_seeds, finals
+from fedcraft.experiments.select import SCORE, Judge, best_on_shared_seeds
+from fedcraft.report.extras import needs
 from fedcraft.report.names import Style, display_name, in_order, problem_name, styles
 from fedcraft.report.runs import RunData
+
+with needs("pandas"):
+    import pandas as pd
 
 __all__ = ["Entry", "Judge", "Problem", "Setting", "group"]
 
@@ -37,13 +41,40 @@ class Setting:
     runs: tuple[RunData, ...]
 
     @property
+    def counted(self) -> tuple[RunData, ...]:
+        """The runs that have something to tell: a first evaluation, or that they diverged."""
+        return tuple(run for run in self.runs if len(run.values("mean")) or run.diverged)
+
+    @property
     def seeds(self) -> set[int]:
-        """The seeds of its runs."""
-        return {run.seed for run in self.runs}
+        """The seeds that count; the others are still to come."""
+        return {run.seed for run in self.counted}
+
+    @property
+    def rounds(self) -> int:
+        """The round that its numbers are of, the earliest if seeds stopped at different ones."""
+        evaluated = self.shared("mean").index
+        reached = min(run.last_round for run in self.counted or self.runs)
+        return reached if self.done or not len(evaluated) else int(evaluated[-1])
+
+    @property
+    def done(self) -> bool:
+        """Whether every seed that counts has come to its end, be it an early one."""
+        return all(run.state in ("finished", "stopped") for run in self.counted)
 
     def on(self, seeds: set[int]) -> Setting:
         """The same setting with only the runs of these seeds."""
         return Setting(self.config, tuple(run for run in self.runs if run.seed in seeds))
+
+    def shared(self, metric: str) -> pd.DataFrame:
+        """``metric`` of each seed (columns) at the rounds (index) where all have been evaluated.
+
+        Seeds that have not been evaluated yet are left out. There is no row at all if one diverged
+        before it was: those that are left would flatter the setting.
+        """
+        columns = [(run.values(metric), run.diverged) for run in self.runs]
+        counted = [values for values, diverged in columns if len(values) or diverged]
+        return pd.concat(counted, axis=1, join="inner").sort_index() if counted else pd.DataFrame()
 
     def final(self, metric: str) -> float:
         """The final value of ``metric``, averaged over the seeds; see :meth:`finals`."""
@@ -56,8 +87,16 @@ class Setting:
         return float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
 
     def finals(self, metric: str) -> list[float]:
-        """The final value of ``metric`` of each seed; none if one diverged before it had any."""
-        return finals(self.runs, metric)
+        """The value of ``metric`` of each seed: at its end if all are done, else at equal rounds.
+
+        Those are the last that all of them share; seeds that share none were evaluated at their
+        ends alone. None at all if one diverged before it was evaluated.
+        """
+        table = self.shared(metric)
+        at_end = self.done or table.empty
+        ends = [run.final(metric) for run in self.counted]
+        values = ends if at_end else [float(value) for value in table.iloc[-1]]
+        return values if all(map(math.isfinite, values)) else []
 
     @property
     def diverged(self) -> bool:
@@ -97,12 +136,17 @@ class Entry:
 
     @property
     def runs(self) -> tuple[RunData, ...]:
-        """The seeds of the chosen setting."""
-        return self.chosen.runs
+        """The seeds of the chosen setting that count; all of them as long as none does."""
+        return self.chosen.counted or self.chosen.runs
 
     def best(self, judge: Judge) -> Setting:
         """The best setting by validation or by test data; the first one among equals."""
-        return best_on_shared_seeds(self.settings, lambda setting: setting.score(judge))
+        return self.best_among(self.settings, judge)
+
+    def best_among(self, settings: Sequence[Setting], judge: Judge) -> Setting:
+        """The same among some of its settings."""
+        begun = [setting for setting in settings if setting.seeds] or settings
+        return best_on_shared_seeds(begun, lambda setting: setting.score(judge))
 
 
 @dataclass(frozen=True)

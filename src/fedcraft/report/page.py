@@ -18,7 +18,7 @@ from fedcraft.report import sections
 from fedcraft.report.extras import needs
 from fedcraft.report.groups import Problem, group
 from fedcraft.report.names import COLOURS, DARK_COLOURS, in_order
-from fedcraft.report.ranks import METRICS, places
+from fedcraft.report.ranks import METRICS, places, sound
 from fedcraft.report.runs import RunData
 from fedcraft.report.tables import summary
 from fedcraft.report.verdict import verdict
@@ -98,18 +98,28 @@ def _problem_view(number: int, problem: Problem) -> dict[str, Any]:
 def _facts(problem: Problem, table: pd.DataFrame) -> list[str]:
     config = problem.entries[0].chosen.config
     planned = max((int(e.chosen.config.get("rounds", 0)) for e in problem.entries), default=0)
-    seeds = int(table["seeds"].max())
-    states = table["state"].value_counts()
+    states = _states(table).value_counts()
+    to_come = sum(len(e.chosen.runs) - len(e.chosen.counted) for e in problem.entries)
     return [
         f"{config.get('clients', '?')} clients, {config.get('clients_per_round', '?')} per round",
         f"{int(table['rounds'].max())} of {planned or '?'} rounds",
-        f"{seeds} seed{'s' if seeds > 1 else ''}",
+        _count(int(table["seeds"].max()), "seed"),
+        *([f"{_count(to_come, 'run')} not evaluated yet"] if to_come else []),
         *(f"{n} {state}" for state, n in states.items() if state != "finished"),
     ]
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _states(table: pd.DataFrame) -> pd.Series:
+    """How far each method is; that it diverged says more than that it stopped."""
+    return table["state"].mask(table["diverged"] > 0, "diverged")
+
+
 def _summary_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    marks = {metric.key: places(table[metric.key], metric) for metric in METRICS}
+    marks = {metric.key: places(sound(table, metric.key), metric) for metric in METRICS}
     return [
         {
             "key": row["method"],
@@ -125,7 +135,7 @@ def _summary_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
             "state": row["state"],
             "rates": f"{row['client_lr']:g} / {row['server_lr']:g}",
         }
-        for i, row in enumerate(table.to_dict("records"))
+        for i, row in enumerate(table.assign(state=_states(table)).to_dict("records"))
     ]
 
 

@@ -11,7 +11,7 @@ from fedcraft.report.extras import needs
 with needs("pandas"):
     import pandas as pd
 
-__all__ = ["METRICS", "Metric", "places"]
+__all__ = ["METRICS", "Metric", "places", "sound"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,10 @@ class Metric:
     decimals: int
     meaning: str
 
+    def written(self, value: float) -> float:
+        """The value that a reader sees."""
+        return float(f"{value:.{self.decimals}f}")
+
 
 METRICS = (
     Metric("mean", "Mean", True, 3, "mean test accuracy over clients"),
@@ -34,12 +38,17 @@ METRICS = (
 )
 
 
+def sound(table: pd.DataFrame, key: str) -> pd.Series:
+    """A column of the summary without what the methods that diverged had reached before."""
+    return table[key].mask(table["diverged"] > 0)
+
+
 def places(values: pd.Series, metric: Metric) -> list[int]:
     """1 for the best value, 2 for the second best, 0 for the rest; equal when written equal.
 
     A column whose values are all written equal has no best.
     """
-    written = values.astype(float).round(metric.decimals).to_numpy()
+    written = np.array([metric.written(value) for value in values])
     distinct = np.unique(written[np.isfinite(written)])
     ordered = distinct[::-1] if metric.higher_is_better else distinct
     if len(ordered) < 2:

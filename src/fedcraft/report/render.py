@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from fedcraft.report.extras import needs
-from fedcraft.report.ranks import METRICS, Metric, places
+from fedcraft.report.ranks import METRICS, Metric, places, sound
 
 with needs("pandas"):
     import pandas as pd
@@ -15,9 +15,11 @@ __all__ = ["latex", "markdown"]
 
 _LATEX_SPECIAL = str.maketrans(
     {c: f"\\{c}" for c in "&%$#_{}"}
+    | {c: f"{{{c}}}" for c in "*[]"}  # the end of the row above takes them for its options
+    | {"<": r"\textless{}", ">": r"\textgreater{}"}
     | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
 )
-_MARKDOWN_SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\|*_`"})
+_MARKDOWN_SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\|*_`<>[]"})
 
 
 def markdown(table: pd.DataFrame) -> str:
@@ -32,7 +34,7 @@ def latex(table: pd.DataFrame) -> str:
     cells = [_grid(part, _latex_mark) for _, part in parts]
     labels = table.drop_duplicates("method")
     rows = [
-        " & ".join([label.translate(_LATEX_SPECIAL), *_latex_row(method, parts, cells, groups)])
+        " & ".join([_latex_label(label, method, parts), *_latex_row(method, parts, cells, groups)])
         for method, label in zip(labels["method"], labels["label"], strict=True)
     ]
     return "\n".join([*_latex_head([title for title, _ in parts], groups), *_latex_body(rows)])
@@ -54,13 +56,23 @@ def _grid(part: pd.DataFrame, mark: Callable[[str, int], str]) -> list[list[str]
     columns = [
         [
             mark(_number(value, metric), place)
-            for value, place in zip(part[key], places(part[key], metric), strict=True)
+            for value, place in zip(part[key], _places(part, key, metric), strict=True)
         ]
         for key, metric in _columns(part)
     ]
     return (
         [list(row) for row in zip(*columns, strict=True)] if columns else [[] for _ in part.index]
     )
+
+
+def _places(part: pd.DataFrame, key: str, metric: Metric) -> list[int]:
+    """Published numbers compete whatever became of ours."""
+    return places(sound(part, key) if key == metric.key else part[key], metric)
+
+
+def _escaped(text: str, special: dict[int, str]) -> str:
+    """Text that can neither end its row nor be taken for markup."""
+    return "".join(c if c.isprintable() else " " for c in text).translate(special)
 
 
 def _number(value: float, metric: Metric) -> str:
@@ -79,20 +91,35 @@ def _latex_mark(text: str, place: int) -> str:
 def _markdown_block(title: str, part: pd.DataFrame) -> str:
     heads = ["Method", *(_heading(key, m, "↑", "↓") for key, m in _columns(part)), "Rounds"]
     lines = [
-        [label.translate(_MARKDOWN_SPECIAL), *cells, str(rounds)]
-        for label, cells, rounds in zip(
-            part["label"], _grid(part, _markdown_mark), part["rounds"], strict=True
+        [_markdown_label(label, diverged), *cells, str(rounds)]
+        for label, diverged, cells, rounds in zip(
+            part["label"],
+            part["diverged"],
+            _grid(part, _markdown_mark),
+            part["rounds"],
+            strict=True,
         )
     ]
     rule = [":--", *["--:"] * (len(heads) - 1)]
     body = "\n".join("| " + " | ".join(line) + " |" for line in (heads, rule, *lines))
-    return f"**{title.translate(_MARKDOWN_SPECIAL)}**\n\n{body}\n"
+    return f"**{_escaped(title, _MARKDOWN_SPECIAL)}**\n\n{body}\n"
+
+
+def _markdown_label(label: str, diverged: int) -> str:
+    return _escaped(label, _MARKDOWN_SPECIAL) + (" (diverged)" if diverged else "")
 
 
 def _heading(key: str, metric: Metric, up: str, down: str) -> str:
     if key.endswith("_reference"):
         return f"{metric.heading} (published)"
     return f"{metric.heading} {up if metric.higher_is_better else down}"
+
+
+def _latex_label(label: str, method: str, parts: list[tuple[str, pd.DataFrame]]) -> str:
+    """A row is about all problems: it names those where the method diverged."""
+    lost = [t for t, part in parts if part.loc[part["method"] == method, "diverged"].any()]
+    where = f" on {', '.join(lost)}" if len(parts) > 1 else ""
+    return _escaped(f"{label} (diverged{where})" if lost else label, _LATEX_SPECIAL)
 
 
 def _latex_row(
@@ -110,7 +137,7 @@ def _latex_head(titles: list[str], groups: list[list[tuple[str, Metric]]]) -> li
     heads, spans, rules, first = ["Algorithm"], [""], [], 2
     for title, columns in zip(titles, groups, strict=True):
         last = first + len(columns) - 1
-        spans.append(rf"\multicolumn{{{len(columns)}}}{{c}}{{{title.translate(_LATEX_SPECIAL)}}}")
+        spans.append(rf"\multicolumn{{{len(columns)}}}{{c}}{{{_escaped(title, _LATEX_SPECIAL)}}}")
         rules.append(rf"\cmidrule(lr){{{first}-{last}}}")
         heads += [
             _heading(key, m, r"($\uparrow$)", r"($\downarrow$)").replace("%", r"\%")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcraft.errors import DataError
+from fedcraft.experiments.config import names_another
 from fedcraft.report.extras import needs
 from fedcraft.report.files import (
     read_json,
@@ -95,8 +96,14 @@ class RunData:
 
     @property
     def name(self) -> str:
-        """What tables call this run: its label, or else its method."""
-        return str(self.config.get("label") or self.config["method"])
+        """What tables call this run: its label, or else its method.
+
+        A run directory may be of any age and origin: one that goes by the name of another method
+        than it ran is told apart from that.
+        """
+        method = str(self.config["method"])
+        label = str(self.config.get("label") or method)
+        return f"{label} ({method})" if names_another(label, method) else label
 
     @property
     def seed(self) -> int:
@@ -124,11 +131,15 @@ class RunData:
         """The number of completed rounds."""
         return int(self.rounds[-1]["round"]) if self.rounds else 0
 
+    def values(self, metric: str) -> pd.Series:
+        """Every evaluated value of ``metric`` (index ``round``)."""
+        if metric not in self.evaluations:
+            return pd.Series(dtype=float)
+        return self.evaluations[metric].dropna()
+
     def final(self, metric: str) -> float:
         """The last evaluated value of ``metric``; NaN when there is none."""
-        if metric not in self.evaluations:
-            return float("nan")
-        values = self.evaluations[metric].dropna()
+        values = self.values(metric)
         return float(values.iloc[-1]) if len(values) else float("nan")
 
 

@@ -26,24 +26,21 @@ def curve(setting: Setting, metric: str) -> pd.DataFrame:
 
     Only rounds that every started seed has reached: an average over fewer seeds would jump.
     """
-    columns = [r.evaluations[metric].dropna() for r in setting.runs if metric in r.evaluations]
-    columns = [column for column in columns if len(column)]
-    if not columns:
-        return pd.DataFrame(columns=["mean", "sd"], dtype=float)
-    joined = pd.concat(columns, axis=1, join="inner").sort_index()
-    spread = joined.std(axis=1, ddof=1) if len(columns) > 1 else joined.mean(axis=1) * math.nan
-    return pd.DataFrame({"mean": joined.mean(axis=1), "sd": spread})
+    table = setting.shared(metric).astype(float)
+    return pd.DataFrame({"mean": table.mean(axis=1), "sd": table.std(axis=1, ddof=1)})
 
 
 def conflicts_per_round(runs: Iterable[RunData], stage: str) -> float:
-    """Conflicting clients per round at ``stage`` (average, reference, after), over runs."""
-    counts = [
-        record["conflicts"][stage]
-        for run in runs
-        for record in run.rounds
-        if (record.get("conflicts") or {}).get(stage) is not None
-    ]
-    return float(np.mean(counts)) if counts else math.nan
+    """Conflicting clients per round at ``stage`` (average, reference, after), over runs.
+
+    Only rounds that all of them have done: conflicts change along a run.
+    """
+    members = list(runs)
+    done = min((run.last_round for run in members), default=0)
+    records = [record for run in members for record in run.rounds if record["round"] <= done]
+    counts = [(record.get("conflicts") or {}).get(stage) for record in records]
+    known = [count for count in counts if count is not None]
+    return float(np.mean(known)) if known else math.nan
 
 
 def mean_seconds(runs: Iterable[RunData]) -> dict[str, float]:

@@ -25,10 +25,12 @@ def summary(runs: Iterable[RunData], judge: Judge | None = None) -> pd.DataFrame
 
     Columns: ``problem, dataset, model, method, label``; the final ``mean, best10, worst10, std``
     averaged over seeds; ``mean_sd`` over seeds (NaN for one); ``conflicts_before`` (under the plain
-    average) and ``conflicts`` (under the method's own step) per round; ``rounds, seeds, settings``
-    (how many were tried), ``client_lr, server_lr``, ``state``. ``chosen_on`` says whether
-    validation or test data chose the setting; ``mean_on_test`` is the mean that test data choose.
-    Validation data choose where there are some, unless ``judge`` is ``"test"``, as in the paper.
+    average) and ``conflicts`` (under the method's own step) per round; ``rounds`` (the last one at
+    which all these seeds were evaluated), ``seeds`` (evaluated so far), ``settings`` (how many were
+    tried), ``client_lr, server_lr``, ``state``; ``diverged`` (how many seeds ended in NaN or Inf:
+    where there are any, the numbers are no result). ``chosen_on`` says whether validation or test
+    data chose the setting; ``mean_on_test`` is the mean that test data choose. Validation data
+    choose where there are some, unless ``judge`` is ``"test"``, as in the paper.
     """
     rows = [_row(problem, entry) for problem in group(runs, judge) for entry in problem.entries]
     return pd.DataFrame(rows)
@@ -38,8 +40,9 @@ def render(table: pd.DataFrame, format: str = "md", reference: pd.DataFrame | No
     """Write a summary as ``md``, ``latex`` (booktabs) or ``csv``.
 
     The best value of each column is bold and the second best underlined (``**`` and ``_`` in
-    Markdown). ``reference`` puts published numbers beside: a frame with ``method`` and any of
-    ``mean, best10, worst10, std``; with ``dataset`` and ``model`` where several problems are shown.
+    Markdown); what diverged is named so and is neither. ``reference`` puts published numbers
+    beside: a frame with ``method`` and any of ``mean, best10, worst10, std``; with ``dataset`` and
+    ``model`` where several problems are shown.
     """
     if reference is not None:
         table = _beside(table, reference)
@@ -62,14 +65,15 @@ def _row(problem: Problem, entry: Entry) -> dict[str, Any]:
         "label": entry.label,
         **{metric: setting.final(metric) for metric in ("mean", "best10", "worst10", "std")},
         "mean_sd": setting.spread("mean"),
-        "conflicts_before": conflicts_per_round(setting.runs, "average"),
-        "conflicts": conflicts_per_round(setting.runs, "after"),
-        "rounds": min(run.last_round for run in setting.runs),
-        "seeds": len(setting.runs),
+        "conflicts_before": conflicts_per_round(entry.runs, "average"),
+        "conflicts": conflicts_per_round(entry.runs, "after"),
+        "rounds": setting.rounds,
+        "seeds": len(setting.seeds),
         "settings": len(entry.settings),
         "client_lr": setting.config.get("client_lr", math.nan),
         "server_lr": setting.config.get("server_lr", math.nan),
         "state": _state(setting.runs),
+        "diverged": sum(run.diverged for run in setting.runs),
         "chosen_on": entry.judge,
         "mean_on_test": entry.best("test").final("mean"),
     }

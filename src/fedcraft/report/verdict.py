@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedcraft.report.extras import needs
 from fedcraft.report.groups import Problem
+from fedcraft.report.ranks import METRICS
 from fedcraft.report.series import curve
 
 with needs("pandas"):
@@ -11,15 +12,28 @@ with needs("pandas"):
 
 __all__ = ["verdict"]
 
+_MOST_NAMES = 3
+
 
 def verdict(problem: Problem, table: pd.DataFrame) -> str:
     """Who has the best mean and the best worst tenth, by how much, and how sure that is."""
-    ranked = table.dropna(subset=["mean"]).sort_values("mean", ascending=False)
+    lost = table["diverged"] > 0
+    evaluated = table[~lost].dropna(subset=["mean"])
+    ranked = evaluated.sort_values("mean", ascending=False, kind="stable")
+    said = [_result(problem, ranked), _diverged(table.loc[lost, "label"].tolist())]
+    return " ".join(filter(None, said)) or "No evaluation has been written yet."
+
+
+def _result(problem: Problem, ranked: pd.DataFrame) -> str:
     if ranked.empty:
-        return "No evaluation has been written yet."
+        return ""
     if len(ranked) == 1:
         return _alone(ranked.iloc[0])
-    return " ".join([_best(ranked), _tail(ranked), _caution(problem, ranked)]).strip()
+    return " ".join(filter(None, [_best(ranked), _tail(ranked), _caution(problem, ranked)]))
+
+
+def _diverged(names: list[str]) -> str:
+    return f"{_listed(names)} diverged." if names else ""
 
 
 def _alone(row: pd.Series) -> str:
@@ -30,26 +44,40 @@ def _alone(row: pd.Series) -> str:
 
 
 def _best(ranked: pd.DataFrame) -> str:
-    first, second = ranked.iloc[0], ranked.iloc[1]
-    gap = first["mean"] - second["mean"]
-    if round(gap, 3) == 0:
-        return f"{first['label']} and {second['label']} share the best mean, {first['mean']:.3f}."
+    value, leaders = _leaders(ranked, "mean")
+    if len(leaders) > 1:
+        return f"{_listed(leaders)} share the best mean, {value:.3f}."
+    second, rivals = _leaders(ranked.iloc[1:], "mean")
     return (
-        f"{first['label']} has the best mean accuracy, {first['mean']:.3f}, "
-        f"{gap:.3f} above {second['label']}."
+        f"{leaders[0]} has the best mean accuracy, {value:.3f}, "
+        f"{value - second:.3f} above {_listed(rivals)}."
     )
 
 
 def _tail(ranked: pd.DataFrame) -> str:
-    tails = ranked.dropna(subset=["worst10"]).sort_values("worst10", ascending=False)
+    tails = ranked.dropna(subset=["worst10"])
     if tails.empty:
         return ""
-    first = tails.iloc[0]
-    who = "It also has" if first["label"] == ranked.iloc[0]["label"] else f"{first['label']} has"
-    tied = tails[tails["worst10"].round(3) == round(first["worst10"], 3)]
-    if len(tied) == len(tails):
-        return f"All methods leave the worst tenth of the clients at {first['worst10']:.3f}."
-    return f"{who} the best worst tenth of the clients, {first['worst10']:.3f}."
+    value, leaders = _leaders(tails, "worst10")
+    if len(leaders) == len(tails):
+        return f"All methods leave the worst tenth of the clients at {value:.3f}."
+    one = len(leaders) == 1
+    known = leaders == _leaders(ranked, "mean")[1]
+    who = _listed(leaders) if not known else "It also" if one else "They also"
+    return f"{who} {'has' if one else 'have'} the best worst tenth of the clients, {value:.3f}."
+
+
+def _leaders(table: pd.DataFrame, key: str) -> tuple[float, list[str]]:
+    """The largest value as it is written, and the names of all who have it."""
+    metric = next(metric for metric in METRICS if metric.key == key)
+    written = table[key].map(metric.written)
+    return float(written.max()), table.loc[written == written.max(), "label"].tolist()
+
+
+def _listed(names: list[str]) -> str:
+    if len(names) > _MOST_NAMES:
+        return f"{names[0]} and {len(names) - 1} others"
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def _caution(problem: Problem, ranked: pd.DataFrame) -> str:
@@ -59,9 +87,19 @@ def _caution(problem: Problem, ranked: pd.DataFrame) -> str:
         return f"The methods stand at different rounds ({few} to {many}): no fair comparison yet."
     if (ranked["state"] == "running").any():
         return "Some runs are still going on: this is the state so far."
+    top = ranked.head(2)
+    once = top.loc[top["mean_sd"].isna(), "label"].tolist()
+    if once:
+        who = "One seed each" if len(once) == len(top) else f"{once[0]} has one seed"
+        return f"{who}: small gaps may be chance."
+    return _lead(problem, ranked)
+
+
+def _lead(problem: Problem, ranked: pd.DataFrame) -> str:
+    """Whether the lead is larger than the noise, and how early it was there; nothing if none."""
+    if len(_leaders(ranked, "mean")[1]) > 1:
+        return ""
     first, second = ranked.iloc[0], ranked.iloc[1]
-    if ranked["seeds"].max() == 1:
-        return "One seed each: small gaps may be chance."
     noise = float(ranked["mean_sd"].head(2).max())
     if first["mean"] - second["mean"] < noise:
         return f"The seeds differ by {noise:.3f}, so the lead in the mean may be chance."

@@ -28,7 +28,7 @@ def convergence(problems: Sequence[Problem]) -> Figure | None:
 
 def seeds(problems: Sequence[Problem]) -> Figure | None:
     """The same for methods with several seeds; bars are one standard deviation over seeds."""
-    return _curves(problems, lambda entry: len(entry.runs) > 1, _draw_error_bars)
+    return _curves(problems, lambda entry: len(entry.chosen.seeds) > 1, _draw_error_bars)
 
 
 def history(problems: Sequence[Problem]) -> Figure | None:

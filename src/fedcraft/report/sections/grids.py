@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from fedcraft.report.extras import needs
-from fedcraft.report.groups import Entry, Problem
+from fedcraft.report.groups import Entry, Problem, Setting
 from fedcraft.report.series import plain
 
 with needs("pandas"):
@@ -17,20 +19,23 @@ with needs("pandas"):
 __all__ = ["example_labels", "label_shares", "labels", "learning_rates", "rate_grid"]
 
 _EXAMPLE_CLIENTS = 30
+_RATES = {"client_lr", "server_lr"}
 
 
 def rate_grid(entry: Entry) -> pd.DataFrame | None:
     """Final mean accuracy, client learning rates down and server learning rates across.
 
-    Where several settings share a pair of rates, the best counts; one that diverged is NaN.
-    ``None`` without a grid.
+    Where several settings share a pair of rates, the one counts that would be shown of them; one
+    that diverged is NaN. ``None`` without a grid.
     """
-    rates = ["client_lr", "server_lr"]
-    rows = [(*map(setting.config.get, rates), setting.sound_mean) for setting in entry.settings]
-    table = pd.DataFrame(rows, columns=[*rates, "mean"]).dropna(subset=rates)
-    if len(table[rates].drop_duplicates()) < 2 or table["mean"].isna().all():
+    pairs: dict[tuple[float, float], list[Setting]] = defaultdict(list)
+    for setting in entry.settings:
+        if set(setting.config) >= _RATES:
+            pairs[setting.config["client_lr"], setting.config["server_lr"]].append(setting)
+    means = {pair: _shown(entry, settings).sound_mean for pair, settings in pairs.items()}
+    if len(means) < 2 or all(map(math.isnan, means.values())):
         return None
-    return table.groupby(rates)["mean"].max().unstack()
+    return pd.Series(means).rename_axis(["client_lr", "server_lr"]).unstack()
 
 
 def learning_rates(problem: Problem) -> dict[str, Any] | None:
@@ -74,6 +79,11 @@ def labels(problem: Problem) -> dict[str, Any] | None:
         "size_range": [int(sizes.min()), int(sizes.median()), int(sizes.max())],
         "top_share": float(round(shares.max(axis=1).median(), 3)),
     }
+
+
+def _shown(entry: Entry, settings: list[Setting]) -> Setting:
+    """The setting that speaks for a pair of rates; the table's own for the table's pair."""
+    return entry.chosen if entry.chosen in settings else entry.best_among(settings, entry.judge)
 
 
 def _cells(entry: Entry, grid: pd.DataFrame) -> dict[str, Any]:
