@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.pages import filled
+from fedcraft.theory.study import EXACT
 
 Record = dict[str, str]
 Point = tuple[float, float]
@@ -37,6 +38,7 @@ def tables(results: Path) -> dict[str, str]:
     return {
         "status": _status(results),
         "looseness": _looseness(results),
+        "exact": _exact(results),
         "rates": _rates(results),
         "layers": _layers(results),
     }
@@ -47,7 +49,8 @@ def _status(results: Path) -> str:
     sweeps = _sweeps(results)
     return (
         f"**{status['instances']} random problems, {status['runs']} runs with "
-        f"{status['comparisons']:,} comparisons, and {len(sweeps)} runs of the sweeps: "
+        f"{status['comparisons']:,} comparisons ({status['nontrivial']:,} of them not trivial: "
+        f"left side not 0, right side finite), and {len(sweeps)} runs of the sweeps: "
         f"{broken(results)} bounds broken.**"
     )
 
@@ -64,28 +67,46 @@ def _sweeps(results: Path) -> list[Record]:
 
 def _looseness(results: Path) -> str:
     head = (
-        "| statement | where | runs | broken | right / left, median (80 %) | least | informative |"
+        "| statement | where | runs | not trivial, of all comparisons | broken | "
+        "right / left, median (80 %) | least | informative |"
     )
-    lines = [head, "|---|---|--:|--:|--:|--:|--:|"]
+    lines = [head, "|---|---|--:|--:|--:|--:|--:|--:|"]
     for row in _read(results / "summary.csv"):
         if row["where"].startswith("Assumption A.2"):
             continue  # F >= F* has 0 on its left side
         spread = f"{_inverse(row['ratio_q90'])} to {_inverse(row['ratio_q10'])}"
         lines.append(
-            f"| `{row['statement']}` | {row['where']} | {row['runs']} | {row['broken']} | "
+            f"| `{row['statement']}` | {row['where']} | {row['runs']} | "
+            f"{int(row['nontrivial']):,} of {int(row['places']):,} | {row['broken']} | "
             f"{_inverse(row['ratio_median'])} ({spread}) | {_inverse(row['largest_ratio'])} | "
-            f"{100 * float(row['informative']):.3g} % |"
+            f"{_share(row['informative'])} |"
         )
     return "\n".join(lines)
 
 
+def _share(informative: str) -> str:
+    return f"{100 * float(informative):.3g} %" if informative else "-"
+
+
 def _inverse(ratio: str) -> str:
     value = float(ratio)
-    return "∞" if value == 0 else _plain(1 / value)
+    return "∞" if value <= 0 else _plain(1 / value)
 
 
 def _plain(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _exact(results: Path) -> str:
+    runs = _read(results / "runs.csv")
+    able = [row for row in runs if row["mode"] in EXACT]
+    met = sum(bool(row["convergence"]) for row in able)
+    others = sum(bool(row["convergence"]) for row in runs) - met
+    return (
+        f"Statements that ask for U g = ρ are checked on {met} of the {len(able)} runs that can "
+        f"meet the targets (whole, by layer, one-sided) and on {others} others whose steps happen "
+        "to reach them."
+    )
 
 
 def _rates(results: Path) -> str:
@@ -93,14 +114,16 @@ def _rates(results: Path) -> str:
     rounds = sorted({int(row["rounds"]) for row in rows})
     head = (
         f"| clients | training | mean ‖∇F‖², T = {rounds[0]} → {rounds[-1]} | slope | "
-        "right side | slope | G | slope |"
+        "bound | right side | slope | G | slope |"
     )
-    lines = [head, "|---|---|--:|--:|--:|--:|--:|--:|"]
+    lines = [head, "|---|---|--:|--:|---|--:|--:|--:|--:|"]
     for clients in COLOURS:
         for variant in dict.fromkeys(row["variant"] for row in rows):
             chosen = [r for r in rows if r["clients"] == clients and r["variant"] == variant]
-            cells = [_trend(chosen, column) for column in ("mean_square", "bound", "G")]
-            lines.append(f"| {clients} | {variant} | {' | '.join(cells)} |")
+            measured, bound, norm = (_trend(chosen, c) for c in ("mean_square", "bound", "G"))
+            where = " / ".join(sorted({row["where"] for row in chosen}))
+            cells = (clients, variant, measured, where, bound, norm)
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -9,20 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcraft.errors import InputError
 from fedcraft.theory import LogisticProblem, Report, check, random_logistic
-from fedcraft.theory.measured import Measured
 from fedcraft.theory.statements import claims
 from fedcraft.theory.study import MODES, random_instance
 from fedcraft.theory.trajectory import local_work
 from fedcraft.updates import Layout
 
 EXACT = {"common_descent", "linear_common_descent", "convergence", "average_norm"}
-
-
-@pytest.fixture
-def problem() -> LogisticProblem:
-    return random_logistic(np.random.default_rng(0), [20, 30, 10], 9, heterogeneity=0.5)
 
 
 def run(problem: Any, **options: Any) -> Report:
@@ -134,22 +127,23 @@ class Lying(LogisticProblem):
     """A problem that understates one of its constants."""
 
     lie: str = ""
+    factor: float = 100
 
     @cached_property
     def smoothness(self) -> float:
-        return self.block_smoothness(slice(0, 9)) / (100 if self.lie == "smoothness" else 1)
+        return self.block_smoothness(slice(0, 9)) / (self.factor if self.lie == "smoothness" else 1)
 
     @cached_property
     def gradient_bound(self) -> float:
         honest = LogisticProblem(self.samples).gradient_bound
-        return honest / (100 if self.lie == "gradient_bound" else 1)
+        return honest / (self.factor if self.lie == "gradient_bound" else 1)
 
     @property
     def lower_bound(self) -> float:
         return 10.0 if self.lie == "lower_bound" else 0.0
 
     def block_smoothness(self, block: slice) -> float:
-        factor = 100 if self.lie == "block_smoothness" and block != slice(0, 9) else 1
+        factor = self.factor if self.lie == "block_smoothness" and block != slice(0, 9) else 1
         return super().block_smoothness(block) / factor
 
 
@@ -157,7 +151,7 @@ class Lying(LogisticProblem):
     ("lie", "broken"),
     [
         ("", set()),
-        ("smoothness", {"smoothness", "drift"}),
+        ("smoothness", {"smoothness", "drift", "one_step_descent"}),
         ("gradient_bound", {"gradient_bound", "drift", "weighted_gradient_squared"}),
         ("lower_bound", {"lower_bound", "convergence", "average_norm"}),
         ("block_smoothness", {"block_smoothness", "block_drift"}),
@@ -172,38 +166,38 @@ def test_a_wrong_constant_is_reported(problem: LogisticProblem, lie: str, broken
     assert ("BROKEN" in str(report)) == bool(lie)
 
 
+@pytest.mark.parametrize(
+    ("lie", "broken"),
+    [
+        ("smoothness", {"smoothness", "one_step_descent"}),
+        ("block_smoothness", {"block_smoothness"}),
+    ],
+)
+@pytest.mark.parametrize("rounds", [1, 12])
+def test_one_local_step_tests_the_smoothness_too(
+    problem: LogisticProblem, lie: str, broken: set[str], rounds: int
+) -> None:
+    lying = Lying(problem.samples, lie=lie, factor=1e9)
+    report = run(lying, steps=1, rounds=rounds, layers=[4, 5])
+    assert broken <= {statement.name for statement in report.violations}
+    assert run(problem, steps=1, rounds=rounds, layers=[4, 5]).violations == ()
+
+
+def test_a_tight_smoothness_is_nearly_used_up_by_one_step() -> None:
+    report = run(Bowls(), steps=1, eta_g=0.1)
+    assert report["one_step_descent"].ratio == pytest.approx(1)
+    assert report["smoothness"].ratio == pytest.approx(1)
+    assert report.violations == ()
+
+
 def test_a_step_that_is_not_crafts_breaks_the_descent_lemmas(problem: LogisticProblem) -> None:
     it = run(problem, steps=1).measured
     backwards = replace(it.run, directions=-it.run.directions)
-    fake = Measured(problem, backwards, it.layout, it.steps, it.targets, it.eta_l, it.eta_g)
+    fake = replace(it, run=backwards)
     assert not {claim.name for claim in claims(fake)} & EXACT
     fake.__dict__["deviations"] = np.zeros_like(it.deviations)  # claim that the targets were met
     broken = {claim.name for claim in claims(fake) if not claim.judge(1e-9).holds}
     assert {"common_descent", "linear_common_descent"} <= broken
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"rounds": 0}, "rounds"),
-        ({"eta_l": 0.0}, "eta_l"),
-        ({"eta_g": float("nan")}, "eta_g"),
-        ({"steps": (1, 2)}, "steps: expected one for each of 3"),
-        ({"steps": (1, 2, 0)}, "steps: expected at least 1"),
-        ({"layers": [4, 4]}, "layers"),
-        ({"target": lambda cohort: cohort.weights}, "target"),
-    ],
-)
-def test_impossible_settings_are_refused(
-    problem: LogisticProblem, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
-        run(problem, **options)
-
-
-@pytest.mark.parametrize("steps", [2, np.int64(2), [2, 2, 2], np.array([2, 2, 2])])
-def test_steps_may_be_any_kind_of_whole_number(problem: LogisticProblem, steps: Any) -> None:
-    assert run(problem, rounds=1, steps=steps).measured.steps == [2, 2, 2]
 
 
 class Bowls:
@@ -223,8 +217,40 @@ class Bowls:
         return 1.0
 
 
+def test_the_report_says_how_many_comparisons_are_not_trivial(problem: LogisticProblem) -> None:
+    report = run(problem, steps=1)
+    assert report["drift"].nontrivial == 0  # K_i = 1: no drift, 0 <= 0
+    assert report["smoothness"].nontrivial * 2 == report["smoothness"].places
+    told = sum(statement.nontrivial for statement in report.statements)
+    places = sum(statement.places for statement in report.statements)
+    assert told < places
+    assert str(report).endswith(
+        f"{told} of {places} comparisons: left side not 0, right side finite"
+    )
+
+
+def test_informative_is_told_only_where_it_means_something(problem: LogisticProblem) -> None:
+    report = run(problem, layers=[4, 5])
+    silent = {s.name for s in report.statements if s.informative is None}
+    assert silent == {
+        "smoothness",
+        "lower_bound",
+        "gradient_bound",
+        "one_step_descent",
+        "weighted_gradient",
+        "weighted_gradient_squared",
+        "alignment",
+        "block_smoothness",
+    }
+    assert report["drift"].informative == pytest.approx(2 / 3)  # nothing to say with K_1 = 1
+    assert report["block_drift"].informative == pytest.approx(2 / 3)
+    assert run(problem, layers=[4, 5], eta_l=1e3)["block_drift"].informative == 0
+
+
 @pytest.mark.parametrize("layers", [None, [2, 2]])
-@pytest.mark.parametrize("eta_l", [1e-10, 1e-8, 1e-3])
-def test_a_quotient_of_two_roundings_breaks_no_assumption(layers: Any, eta_l: float) -> None:
-    report = run(Bowls(), eta_l=eta_l, eta_g=0.01, layers=layers, start=np.full(4, 0.1))
+@pytest.mark.parametrize(("eta_l", "eta_g"), [(1e-10, 0.01), (1e-8, 1e-8), (1e-3, 1e-12)])
+def test_a_quotient_of_two_roundings_breaks_no_assumption(
+    layers: Any, eta_l: float, eta_g: float
+) -> None:
+    report = run(Bowls(), eta_l=eta_l, eta_g=eta_g, layers=layers, start=np.full(4, 0.1))
     assert report.violations == (), str(report)

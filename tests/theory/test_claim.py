@@ -29,6 +29,18 @@ def test_infinite_bounds_hold() -> None:
     assert judge(np.inf, 3.0)[0] == 1
 
 
+def test_a_place_that_says_nothing_is_not_counted_as_telling() -> None:
+    found = Claim("n", "w", [0.0, 1.0, 1.0, -1.0], [1.0, np.inf, 2.0, 1.0]).judge(0)
+    assert (found.places, found.nontrivial) == (4, 2)
+    assert found.informative is None
+    assert Claim("n", "w", [np.nan, 1.0], [1.0, np.nan]).judge(0).nontrivial == 2
+
+
+def test_a_left_side_that_is_rounding_counts_as_zero() -> None:
+    found = Claim("n", "w", [1e-16, 0.5], [1e-30, 1.0], 1.0).judge(1e-9)
+    assert (found.ratio, found.nontrivial, found.broken) == (0.5, 1, 0)
+
+
 def test_the_tightest_place_and_the_typical_one_are_told_apart() -> None:
     found = Claim("n", "w", [1.0, 4.0, 1.0], [10.0, 5.0, 2.0], 0.0, [True, False, False]).judge(0)
     assert (found.left, found.right, found.ratio) == (4.0, 5.0, 0.8)

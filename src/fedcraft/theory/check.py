@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedcraft.aggregators import aggregator
-from fedcraft.errors import InputError
+from fedcraft.errors import InputError, require
 from fedcraft.theory.claim import Statement
 from fedcraft.theory.constants import Constants
 from fedcraft.theory.measured import Measured
@@ -17,8 +17,11 @@ from fedcraft.theory.problem import SmoothProblem, Vector
 from fedcraft.theory.statements import claims
 from fedcraft.theory.trajectory import train
 from fedcraft.updates import Layout
+from fedcraft.updates.reading import whole_number
 
 __all__ = ["Report", "check"]
+
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Report:
 
     @property
     def violations(self) -> tuple[Statement, ...]:
-        """The statements that the run breaks: a wrong constant, or a wrong theorem."""
+        """The statements that the run breaks: a wrong constant, operator or theorem."""
         return tuple(statement for statement in self.statements if not statement.holds)
 
     def __getitem__(self, name: str) -> Statement:
@@ -54,6 +57,9 @@ class Report:
             verdict = "" if s.holds else f"  BROKEN at {s.broken} of {s.places}"
             numbers = f"{s.left:>11.3g}{s.right:>11.3g}{s.ratio:>9.2g}"
             lines.append(f"{s.name:<26}{s.where:<16}{numbers}{verdict}")
+        places = sum(s.places for s in self.statements)
+        telling = sum(s.nontrivial for s in self.statements)
+        lines.append(f"{telling} of {places} comparisons: left side not 0, right side finite")
         return "\n".join(lines)
 
 
@@ -81,35 +87,45 @@ def check(
     >>> report.violations
     ()
     """
-    _check_positive(rounds=rounds, eta_l=eta_l, eta_g=eta_g)
-    clients = len(problem.weights)
-    counts = _counts(steps, clients)
+    _check_positive(rounds=rounds, eta_l=eta_l, eta_g=eta_g, gradient_bound=problem.gradient_bound)
+    _check_weights(problem.weights)
+    counts = _counts(steps, len(problem.weights))
     layout = _layout(layers, problem.dimension)
     options = {"eps": 0.0, "tau": 0.0, **craft}
     run = train(
         problem,
         aggregator("craft", **options),
-        rounds=rounds,
+        rounds=whole_number("rounds", rounds),
         eta_l=eta_l,
         eta_g=eta_g,
         steps=counts,
         layout=layout,
-        start=np.zeros(problem.dimension) if start is None else start,
+        start=_start(start, problem.dimension),
     )
     targets = _targets(options.get("target", "data"), problem)
-    measured = Measured(problem, run, layout, counts, targets, eta_l, eta_g)
+    measured = Measured(problem, run, layout, counts, targets, eta_l, eta_g, _exact(options))
     judged = tuple(claim.judge(tolerance) for claim in claims(measured))
     return Report(judged, measured)
 
 
 def _counts(steps: int | Sequence[int], clients: int) -> list[int]:
-    if isinstance(steps, Sequence | np.ndarray):
-        counts = [int(count) for count in steps]
-    else:
-        counts = [int(steps)] * clients
-    if len(counts) != clients:
-        raise InputError(f"steps: expected one for each of {clients} clients, found {len(counts)}")
-    return counts
+    given = [steps] * clients if np.ndim(steps) == 0 else list(np.asarray(steps))
+    if len(given) != clients:
+        raise InputError(f"steps: expected one for each of {clients} clients, found {len(given)}")
+    return [whole_number("steps", count) for count in given]
+
+
+def _start(start: Vector | None, dimension: int) -> Vector:
+    if start is None:
+        return np.zeros(dimension)
+    found = np.shape(start)
+    require(found == (dimension,), "start", f"an array of shape ({dimension},)", found)
+    return start
+
+
+def _exact(options: dict[str, Any]) -> bool:
+    """Nothing in the options takes the step away from the targets; eps only raises it."""
+    return options["tau"] == 0 and not (options.get("clip") or options.get("released_code"))
 
 
 def _targets(kind: object, problem: SmoothProblem) -> Vector:
@@ -129,7 +145,13 @@ def _layout(layers: Layout | Sequence[int] | None, dimension: int) -> Layout:
     return layout
 
 
-def _check_positive(**numbers: float) -> None:
+def _check_positive(**numbers: Any) -> None:
     for name, number in numbers.items():
-        if not (np.isfinite(number) and number > 0):
-            raise InputError(f"{name}: expected a positive number, found {number!r}")
+        real = isinstance(number, int | float | np.integer | np.floating)
+        require(real and bool(0 < number < np.inf), name, "a positive number", number)
+
+
+def _check_weights(weights: Any) -> None:
+    fine = isinstance(weights, np.ndarray) and weights.ndim == 1 and bool((weights > 0).all())
+    fine = fine and abs(float(np.sum(weights)) - 1) <= _ROUNDING
+    require(fine, "weights", "an array of positive numbers that sum to one", weights)

@@ -17,7 +17,8 @@ class Statement:
     ``left`` and ``right`` belong to the place where the bound is tightest; ``ratio`` is left /
     right there, ``typical`` its median over places. ``informative`` is the share of places where
     the bound says more than the assumptions alone: a mean of ||grad F||^2 below G_f^2, a
-    positive lower bound on the descent.
+    positive lower bound on the descent; None where that has no meaning. ``nontrivial`` counts the
+    places where left is not 0 (nor rounding, which counts as 0) and right is not infinite.
     """
 
     name: str
@@ -26,8 +27,9 @@ class Statement:
     right: float
     ratio: float
     typical: float
-    informative: float
+    informative: float | None
     places: int
+    nontrivial: int
     broken: int
 
     @property
@@ -45,7 +47,7 @@ class Claim:
     left: npt.ArrayLike
     right: npt.ArrayLike
     scale: npt.ArrayLike = 0.0
-    informative: npt.ArrayLike = True
+    informative: npt.ArrayLike | None = None
 
     def judge(self, tolerance: float) -> Statement:
         """Count the places where left > right by more than ``tolerance`` times their size."""
@@ -55,8 +57,9 @@ class Claim:
         size = np.where(np.isfinite(sizes), sizes, 0.0).max(axis=0)
         # "not <=" so that a NaN on either side counts as broken.
         broken = ~(left <= right + tolerance * size)
+        rounding = (np.abs(left) <= tolerance * np.abs(scale)) & ~broken
         ratio = np.where(broken, np.inf, 0.0)
-        np.divide(left, right, out=ratio, where=right > 0)
+        np.divide(left, right, out=ratio, where=(right > 0) & ~rounding)
         tightest = np.unravel_index(np.argmax(ratio), ratio.shape)
         return Statement(
             name=self.name,
@@ -65,7 +68,13 @@ class Claim:
             right=float(right[tightest]),
             ratio=float(ratio[tightest]),
             typical=float(np.median(ratio)),
-            informative=float(np.mean(np.broadcast_to(self.informative, ratio.shape))),
+            informative=self._share(ratio.shape),
             places=ratio.size,
+            nontrivial=int(((left != 0) & (right != np.inf) & ~rounding).sum()),
             broken=int(broken.sum()),
         )
+
+    def _share(self, shape: tuple[int, ...]) -> float | None:
+        if self.informative is None:
+            return None
+        return float(np.mean(np.broadcast_to(self.informative, shape)))

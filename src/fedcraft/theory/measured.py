@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from fedcraft.theory.constants import Constants, constants
 from fedcraft.theory.problem import SmoothProblem, Vector
@@ -27,6 +28,7 @@ class Measured:
     targets: Vector
     eta_l: float
     eta_g: float
+    exact: bool  # no clip, tau or released code takes the step away from its targets
 
     @cached_property
     def constants(self) -> Constants:
@@ -78,6 +80,17 @@ class Measured:
         return np.asarray(self.run.updates - scale[:, None] * self.run.gradients)
 
     @cached_property
+    def gradient_changes(self) -> Vector:
+        """(T, N, d): grad f_i(theta_{t+1}) - grad f_i(theta_t)."""
+        return np.diff(self.run.gradients, axis=0, append=self.run.last_gradients[None])
+
+    @cached_property
+    def distances(self) -> Vector:
+        """(T,): ||theta_{t+1} - theta_t||, infinite where the model stayed put."""
+        lengths = np.linalg.norm(np.diff(self.run.points, axis=0), axis=-1)
+        return np.where(lengths > 0, lengths, np.inf)
+
+    @cached_property
     def deviations(self) -> Vector:
         """(T, N): delta = U g_t - p for the whole vector."""
         return self._deviations(slice(0, self.layout.dimension))
@@ -89,8 +102,13 @@ class Measured:
 
     @cached_property
     def smallest_singular_values(self) -> Vector:
-        """(T, Q): sigma_min(U^q), 0 where there are more clients than coordinates."""
+        """(T, Q): sigma_min of the rows of U^q that moved, 0 if they outnumber the coordinates."""
         return np.stack([self._conditioning(block) for block in self.layout.slices], axis=-1)
+
+    @cached_property
+    def block_moved(self) -> npt.NDArray[np.bool_]:
+        """(T, Q, N): g_i^q is not zero."""
+        return np.moveaxis(block_norms(self.run.updates, self.layout) > 0, -1, 1)
 
     def _deviations(self, block: slice) -> Vector:
         alignment = np.einsum("tnd,td->tn", self._units(block), self.run.directions[:, block])
@@ -100,9 +118,11 @@ class Measured:
 
     def _conditioning(self, block: slice) -> Vector:
         units = self._units(block)
-        if units.shape[1] > units.shape[2]:
-            return np.zeros(len(units))
-        return np.asarray(np.linalg.svd(units, compute_uv=False)[:, -1])
+        values = np.linalg.svd(units, compute_uv=False)
+        moved = np.count_nonzero(np.any(units != 0, axis=-1), axis=-1)
+        # A zero row only adds a zero at the end, so the rows that moved come first.
+        last = np.take_along_axis(values, np.clip(moved - 1, 0, values.shape[1] - 1)[:, None], 1)
+        return np.where(moved <= units.shape[2], last[:, 0], 0.0)
 
     def _units(self, block: slice) -> Vector:
         rows = self.run.updates[..., block]

@@ -13,9 +13,10 @@ from fedcraft.theory.measured import Measured
 from fedcraft.theory.problem import Vector
 from fedcraft.theory.trajectory import block_norms
 
-__all__ = ["FEASIBLE", "claims"]
+__all__ = ["FEASIBLE", "FULL_RANK", "claims"]
 
 FEASIBLE = 1e-9  # a shortfall of U g below rho that is rounding in float64
+FULL_RANK = 1e-3  # sigma_min(U) above which both constraints are met to rounding in float64
 
 
 def claims(it: Measured) -> Iterator[Claim]:
@@ -29,6 +30,7 @@ def claims(it: Measured) -> Iterator[Claim]:
     yield from _drift(it)
     yield from _weighted_gradient(it)
     yield _update_norm(it)
+    yield from _alignment(it)
     if it.deviations.min() >= -FEASIBLE:
         yield from _exact(it)
     if len(it.layout) == 1:
@@ -39,28 +41,50 @@ def claims(it: Measured) -> Iterator[Claim]:
 
 def _assumptions(it: Measured) -> Iterator[Claim]:
     known, run = it.constants, it.run
+    changes = np.linalg.norm(it.gradient_changes, axis=-1)
+    quotients = np.stack([run.curviest, changes / it.distances[:, None]])
     scale = _quotient_scale(it)
-    yield Claim("smoothness", "Assumption A.1", run.curviest, known.smoothness, scale)
-    yield Claim("lower_bound", "Assumption A.2", 0.0, run.values - known.lower_bound)
+    yield Claim("smoothness", "Assumption A.1", quotients, known.smoothness, scale)
+    yield Claim("lower_bound", "Assumption A.2", known.lower_bound, run.values)
     yield Claim("gradient_bound", "Assumption A.3", run.steepest, known.gradient_bound)
+    yield _one_step_descent(it)
 
 
 def _quotient_scale(it: Measured) -> Vector:
-    """The gradients whose difference makes a quotient of A.1, over the distance eta_l ||grad f_i||.
+    """(2, T, N): the gradients whose difference makes a quotient of A.1, over the distance.
 
-    A small rate brings the points so close that the quotient is mostly rounding.
+    Within a round that is at least eta_l ||grad f_i||, between rounds ||theta_{t+1} - theta_t||. A
+    small rate brings the points so close that the quotient is mostly rounding.
     """
-    distance = it.eta_l * it.client_gradient_norms
-    return it.run.steepest / np.where(distance > 0, distance, np.inf)
+    local = it.eta_l * it.client_gradient_norms
+    between = np.broadcast_to(it.distances[:, None], local.shape)
+    distances = np.stack([np.where(local > 0, local, np.inf), between])
+    return np.asarray(it.run.steepest / distances)
+
+
+def _one_step_descent(it: Measured) -> Claim:
+    """Eq. A.23: F(theta_{t+1}) <= F(theta_t) - eta_g <grad F, g> + (L eta_g^2 / 2) ||g||^2.
+
+    Written with the last term alone on the right, so that the ratio tells how much of L is used.
+    """
+    values, slope = it.run.values, it.eta_g * it.descents.sum(-1)
+    bent = np.diff(values) + slope
+    limit = it.constants.smoothness / 2 * (it.eta_g * it.update_norms) ** 2
+    scale = np.abs([values[:-1], values[1:], slope]).max(axis=0)
+    return Claim("one_step_descent", "eq. A.23", bent, limit, scale)
 
 
 def _drift(it: Measured) -> Iterator[Claim]:
     known = it.constants
     limits = _drift_limits(it, known.smoothness)
-    trivial = 2 * it.eta_l * np.asarray(it.steps) * known.gradient_bound
     sizes = np.linalg.norm(it.run.updates, axis=-1)
     errors = np.linalg.norm(it.drifts, axis=-1)
-    yield Claim("drift", "Lemma A.6", errors, limits, sizes, limits < trivial)
+    yield Claim("drift", "Lemma A.6", errors, limits, sizes, limits < _trivial_drift(it))
+
+
+def _trivial_drift(it: Measured) -> Vector:
+    """(N,): K_i - 1 differences of two gradients, each at most 2 G_f long."""
+    return 2 * it.eta_l * it.constants.gradient_bound * (np.asarray(it.steps) - 1)
 
 
 def _drift_limits(it: Measured, smoothness: float) -> Vector:
@@ -88,6 +112,20 @@ def _update_norm(it: Measured) -> Claim:
         ]
     )
     return Claim("update_norm", "extension", it.block_update_norms, right, 0.0, np.isfinite(right))
+
+
+def _alignment(it: Measured) -> Iterator[Claim]:
+    """Eq. 4.3, p <= U^q g^q, wherever the rows that moved are independent by a safe margin.
+
+    Without it an operator that misses its targets would only lose the statements that need them.
+    """
+    independent = it.smallest_singular_values[..., None] >= FULL_RANK
+    places = independent & it.block_moved
+    if it.exact and places.any():
+        targets = np.broadcast_to(it.targets, places.shape)[places]
+        lengths = np.broadcast_to(it.block_update_norms[..., None], places.shape)[places]
+        reached = targets + it.block_deviations[places]
+        yield Claim("alignment", "eq. 4.3", targets, reached, lengths)
 
 
 def _exact(it: Measured) -> Iterator[Claim]:
@@ -143,12 +181,16 @@ def _by_layer(it: Measured) -> Iterator[Claim]:
 
 
 def _block_drift(it: Measured) -> Iterator[Claim]:
-    curves = it.constants.block_smoothness
-    name, scale = "block_smoothness", _quotient_scale(it)[..., None]
-    yield Claim(name, "Corollary A.11", it.run.block_curviest, np.asarray(curves), scale)
+    curves, where = it.constants.block_smoothness, "Corollary A.11"
+    between = block_norms(it.gradient_changes, it.layout) / it.distances[:, None, None]
+    quotients = np.stack([it.run.block_curviest, between])
+    scale = _quotient_scale(it)[..., None]
+    yield Claim("block_smoothness", where, quotients, np.asarray(curves), scale)
     limits = np.stack([_drift_limits(it, curve) for curve in curves], axis=-1)
     sizes = np.linalg.norm(it.run.updates, axis=-1)[..., None]
-    yield Claim("block_drift", "Corollary A.11", block_norms(it.drifts, it.layout), limits, sizes)
+    useful = limits < _trivial_drift(it)[:, None]
+    drifts = block_norms(it.drifts, it.layout)
+    yield Claim("block_drift", where, drifts, limits, sizes, useful)
 
 
 def _layer_bound(it: Measured, mean_residual: float) -> Bound:

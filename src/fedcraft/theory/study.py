@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from fedcraft.errors import FedcraftError
 from fedcraft.seeds import generator
 from fedcraft.theory.check import Report, check
 from fedcraft.theory.logistic import LogisticProblem, random_logistic
 
-__all__ = ["MODES", "Instance", "random_instance"]
+__all__ = ["EXACT", "MODES", "Instance", "random_instance"]
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,13 @@ class Instance:
         )
 
     def run(self, mode: str) -> Report:
-        """Check the theory on this instance in one of ``MODES``."""
-        return MODES[mode](self)
+        """Check the theory in one of ``MODES``; to lose a statement of ``EXACT`` is an error."""
+        report = MODES[mode](self)
+        missing = [name for name in EXACT.get(mode, ()) if name not in report]
+        if missing:
+            where = f"instance {self.index}, {mode}"
+            raise FedcraftError(f"{where}: the step misses its targets, no {missing}\n{report}")
+        return report
 
 
 def random_instance(seed: int, index: int, max_rounds: int = 120) -> Instance:
@@ -125,3 +131,9 @@ MODES: dict[str, Callable[[Instance], Report]] = {
     "narrow_layer": _narrow_layer,
     "one_sided": _one_sided,
 }
+EXACT: dict[str, tuple[str, ...]] = {
+    "whole": ("alignment", "convergence"),
+    "layers": ("alignment", "convergence", "layerwise"),
+    "one_sided": ("alignment", "convergence", "layerwise"),
+}
+"""What must apply to the runs that can meet their targets."""

@@ -31,13 +31,14 @@ class Trajectory:
     """T rounds of N clients in d coordinates."""
 
     values: Vector  # (T + 1,): F(theta_t)
+    points: Vector  # (T + 1, d): theta_t
     gradients: Vector  # (T, N, d): grad f_i(theta_t)
+    last_gradients: Vector  # (N, d): grad f_i(theta_T)
     updates: Vector  # (T, N, d): g_i
     directions: Vector  # (T, d): g_t
     steepest: Vector  # (T, N)
     curviest: Vector  # (T, N)
     block_curviest: Vector  # (T, N, Q)
-    final: Vector  # theta_T
 
     @property
     def rounds(self) -> int:
@@ -57,10 +58,10 @@ def train(
 ) -> Trajectory:
     """Run theta_{t+1} = theta_t - eta_g g_t (eq. 3.4) with K_i = ``steps[i]`` gradient steps.
 
-    Cost: T sum_i K_i gradients and T aggregations; keeps 2 T N d numbers.
+    Cost: T sum_i K_i + N gradients and T aggregations; keeps 2 T (N + 1) d numbers.
     """
     theta = np.array(start, dtype=np.float64)
-    values, rows, directions = [_objective(problem, theta)], [], []
+    points, rows, directions = [theta], [], []
     for _ in range(rounds):
         works = [
             local_work(problem, client, theta, eta_l, count, layout)
@@ -71,16 +72,17 @@ def train(
         theta = theta - eta_g * step.direction
         rows.append(works)
         directions.append(step.direction)
-        values.append(_objective(problem, theta))
+        points.append(theta)
     return Trajectory(
-        values=np.array(values),
+        values=np.array([_objective(problem, point) for point in points]),
+        points=np.array(points),
         gradients=np.array([[work.gradient for work in works] for works in rows]),
+        last_gradients=np.array([problem.gradient(i, theta) for i in range(len(steps))]),
         updates=np.array([[work.update for work in works] for works in rows]),
         directions=np.array(directions),
         steepest=np.array([[work.steepest for work in works] for works in rows]),
         curviest=np.array([[work.curviest for work in works] for works in rows]),
         block_curviest=np.array([[work.block_curviest for work in works] for works in rows]),
-        final=theta,
     )
 
 
