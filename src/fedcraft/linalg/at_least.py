@@ -26,7 +26,8 @@ def at_least_dual(kernel: Tensor, gap: Tensor) -> Tensor:
     identity, so that impossible demands (opposite clients) end in the least violation instead of
     nowhere; the support found this way is then solved again without it. The answer is exact where
     that proves optimal: where the demands can be met, by multipliers that float64 can still
-    multiply out (clients up to a distance of about 1e-6 from opposite ones). Elsewhere it falls
+    multiply out (two clients up to a distance of about 1e-6 from opposite; several that nearly
+    depend on each other, up to a smallest singular value of U of about 1e-3). Elsewhere it falls
     short of the demands, and the certificate's residual says by how much.
     """
     softened = kernel + _SOFTENING * torch.eye(kernel.shape[0], dtype=kernel.dtype)
