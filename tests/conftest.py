@@ -15,6 +15,7 @@ files are used, whichever tests happen to run.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ import pytest
 import torch
 
 GOLDEN = Path(__file__).parent / "golden"
+# Ctrl-C must mean something here and in what tests start, also where cron or nohup ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class GoldenCase:
