@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -136,7 +136,7 @@ class Aggregator(ABC):
                 raise InputError(f"{name}: {type(self).__name__} needs it and it was not given")
 
     def _check_memory(self, cohort: Cohort) -> None:
-        if cohort.in_memory and any(map(_lies_in_a_file, self._memory.values())):
+        if cohort.in_memory and any(map(lies_in_a_file, self._memory.values())):
             raise StateError(
                 "state: the last round was aggregated from files and its step lies there; go on "
                 "with aggregate_files, or call reset() to start anew"
@@ -149,8 +149,9 @@ class Aggregator(ABC):
             )
 
 
-def _lies_in_a_file(value: object) -> bool:
-    return isinstance(value, Mapping) and "safetensors" in value
+def lies_in_a_file(value: object) -> TypeGuard[Mapping[str, str]]:
+    """Tell whether a rule's memory is a vector on disk, by name and digest (``outofcore``)."""
+    return isinstance(value, Mapping) and set(value) == {"safetensors", "digest"}
 
 
 def _like(direction: Tensor, updates: ArrayLike) -> Tensor | npt.NDArray[np.floating]:

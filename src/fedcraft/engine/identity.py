@@ -9,7 +9,7 @@ from typing import Any
 
 from fedcraft.methods import Part
 
-__all__ = ["signature"]
+__all__ = ["signature", "stable"]
 
 
 def signature(part: Part) -> str:
@@ -18,18 +18,19 @@ def signature(part: Part) -> str:
     Functions and objects print with their address, which no two processes share; they are named
     by module and qualified name instead, objects with their attributes.
     """
-    return str(replace(part, params={key: _stable(value) for key, value in part.params.items()}))
+    return str(replace(part, params={key: stable(value) for key, value in part.params.items()}))
 
 
-def _stable(value: Any) -> Any:
+def stable(value: Any) -> Any:
+    """Return a parameter as text, or as containers of text, that is the same in every process."""
     if isinstance(value, Mapping):
-        return {key: _stable(item) for key, item in value.items()}
+        return {key: stable(item) for key, item in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(_stable(item) for item in value)
+        return type(value)(stable(item) for item in value)
     if isinstance(value, partial):
-        return f"partial({_stable([value.func, *value.args])}, {_stable(value.keywords)})"
+        return f"partial({stable([value.func, *value.args])}, {stable(value.keywords)})"
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}:{value.__qualname__}"
     if " at 0x" in str(value):
-        return f"{_stable(type(value))}({_stable(getattr(value, '__dict__', {}))})"
+        return f"{stable(type(value))}({stable(getattr(value, '__dict__', {}))})"
     return value

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fedcraft.engine.identity import signature
+from fedcraft.engine.identity import stable
 from fedcraft.flower import keys
-from fedcraft.methods import Part
 
 if TYPE_CHECKING:
     from fedcraft.flower.rounds import Plan
@@ -64,13 +63,8 @@ def writable(value: Any) -> Any:
         return {str(name): writable(item) for name, item in value.items() if _sayable(item)}
     if isinstance(value, (list, tuple)):
         return [writable(item) for item in value if _sayable(item)]
-    return value if isinstance(value, (bool, int, float, str)) else _text(value)
+    return value if isinstance(value, (bool, int, float, str)) else str(stable(value))
 
 
 def _sayable(value: object) -> bool:
     return value is not None and not isinstance(value, bytes)
-
-
-def _text(value: object) -> str:
-    """Return what the simulator's checkpoints call a parameter."""
-    return signature(Part("", {"": value})).removeprefix("(=").removesuffix(")")

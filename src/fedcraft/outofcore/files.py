@@ -15,12 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedcraft.aggregators import Aggregator, Step
+from fedcraft.aggregators.base import lies_in_a_file
 from fedcraft.aggregators.cohort import Cohort, RoundInput, without_nonfinite
 from fedcraft.errors import InputError, StateError
 from fedcraft.outofcore.cohort import FileCohort
@@ -155,14 +156,10 @@ def _places(state: Mapping[str, Any], made_in: Path, out: Path) -> dict[Path, Pa
 def _delete_replaced(before: Mapping[str, Any], after: Mapping[str, Any], out: Path) -> None:
     """Delete the memory beside ``out`` that this round has replaced."""
     for key, value in before.items():
-        if _lies_in_a_file(value) and value != after.get(key):
+        if lies_in_a_file(value) and value != after.get(key):
             path = Path(value["safetensors"])
             if path.name.startswith(f"{out.stem}.{key}-") and path.parent == out.parent.resolve():
                 path.unlink(missing_ok=True)
-
-
-def _lies_in_a_file(value: object) -> TypeGuard[Mapping[str, str]]:
-    return isinstance(value, Mapping) and set(value) == {"safetensors", "digest"}
 
 
 def _closed(value: object, places: Mapping[Path, Path]) -> object:
@@ -175,7 +172,7 @@ def _closed(value: object, places: Mapping[Path, Path]) -> object:
 
 def _opened(value: object, names: Iterable[str]) -> object:
     """What :func:`_closed` made, as a vector again, if it is still the one that was meant."""
-    if not _lies_in_a_file(value):
+    if not lies_in_a_file(value):
         return value
     found = open_vector(Path(value["safetensors"]))
     if found.digest != value["digest"]:
