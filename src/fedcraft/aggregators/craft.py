@@ -91,7 +91,8 @@ class Craft(Aggregator):
         square = _square_lengths(rows, keep, dots, reference)
         solution.complete(cohort, direction, dots, square)
         if self.clip is not None:
-            shrink = (self.clip / square.clamp(min=_TINY).sqrt()).clamp(max=1)
+            lengths = cohort.lengths(direction)  # measured: `square` is rough where clients cancel
+            shrink = (self.clip / lengths.clamp(min=_TINY)).clamp(max=1)
             direction = cohort.rescaled(direction, shrink)
             dots, square = dots * shrink.unsqueeze(-1), square * shrink.square()
         self._remember(cohort, direction)
