@@ -169,7 +169,7 @@ def test_without_the_refused_the_round_is_that_of_the_others() -> None:
         (np.zeros(5, np.float32), "expected shape"),
         (np.zeros(610), "expected float32"),
         (np.full(610, np.inf, np.float32), "NaN or Inf"),
-        (None, "'row' is missing"),
+        (None, "is missing"),
     ],
 )
 def test_a_row_that_does_not_fit_is_refused(row, reason: str, tmp_path) -> None:

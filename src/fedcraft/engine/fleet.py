@@ -19,7 +19,7 @@ from fedcraft.engine.job import REPORT, SPLITS, Command, Desk, Job, shards
 from fedcraft.local import ClientState
 from fedcraft.local.store import ClientStates
 
-__all__ = ["Fleet", "Scores", "Trained"]
+__all__ = ["Fleet", "Scores", "Trained", "finite_entries", "keeps_finite"]
 
 Buffers = dict[str, Tensor]
 Floats = NDArray[np.float64]
@@ -52,8 +52,8 @@ class Trained:
         for row in np.flatnonzero(~np.isfinite(self.column("total"))):
             finite[row] &= bool(self.updates[row].isfinite().all())
         finite &= [_all_finite(state or {}) for state in self.states]
-        watched = {n: v.isfinite() for n, v in averaged.items() if v.is_floating_point()}
-        finite &= [_keeps_finite(watched, buffers or {}) for buffers in self.buffers]
+        watched = finite_entries(averaged)
+        finite &= [keeps_finite(watched, buffers or {}) for buffers in self.buffers]
         return np.asarray(finite)
 
     def select(self, mask: NDArray[np.bool_]) -> Trained:
@@ -209,7 +209,13 @@ def _all_finite(content: Mapping[str, Tensor]) -> bool:
     return all(bool(value.isfinite().all()) for value in content.values())
 
 
-def _keeps_finite(were_finite: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> bool:
+def finite_entries(buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return where each float buffer holds a number."""
+    return {n: v.isfinite() for n, v in buffers.items() if v.is_floating_point()}
+
+
+def keeps_finite(were_finite: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> bool:
+    """Tell whether buffers still hold a number wherever they held one."""
     shared = were_finite.keys() & after.keys()
     if not shared or bool(torch.cat([after[n].reshape(-1) for n in shared]).sum().isfinite()):
         return True

@@ -72,11 +72,11 @@ class Server:
 
     def step(self, trained: Trained, client_lr: float, losses_at: LossesAt) -> ServerStep:
         """Aggregate a cohort and move theta: theta_{t+1} = theta_t - step."""
-        before = self._mutable_state()
+        before = self.snapshot()
         try:
             return self._step(trained, client_lr, losses_at)
         except BaseException:
-            self._restore(before)
+            self.restore(before)
             raise
 
     def _step(self, trained: Trained, client_lr: float, losses_at: LossesAt) -> ServerStep:
@@ -142,12 +142,14 @@ class Server:
         if self.average is not None:
             self.average.load_state_dict(state["average"])
 
-    def _mutable_state(self) -> tuple[Any, ...]:
+    def snapshot(self) -> tuple[Any, ...]:
+        """Return what a step changes, for :meth:`restore`."""
         average = None if self.average is None else self.average.state_dict()
         states = self.aggregator.state_dict(), self.optimizer.state_dict(), average
         return (self.theta, self.buffers, *states)
 
-    def _restore(self, before: tuple[Any, ...]) -> None:
+    def restore(self, before: tuple[Any, ...]) -> None:
+        """Undo what came after a snapshot."""
         self.theta, self.buffers, aggregator, optimizer, average = before
         self.aggregator.load_state_dict(aggregator)
         self.optimizer.load_state_dict(optimizer)

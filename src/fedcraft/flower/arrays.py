@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -65,14 +65,16 @@ def tensors(record: Mapping[str, Array]) -> dict[str, Tensor]:
 class Wire:
     """How one model travels: which of its named arrays are geometry, and where they lie.
 
-    ``buffers`` are the float arrays beside the geometry that have a policy; every other array
-    (counters, frozen parameters) is kept as the server has it.
+    ``buffers`` are the float arrays beside the geometry that have a policy, ``aliases`` the further
+    names of tied parameters; every other array (counters, frozen parameters) is kept as the server
+    has it.
     """
 
     layout: Layout
     shapes: dict[str, tuple[int, ...]]
     dtypes: dict[str, np.dtype[Any]]
     buffers: tuple[str, ...]
+    aliases: dict[str, str]
 
     @classmethod
     def of(
@@ -86,7 +88,8 @@ class Wire:
         """Read the shape of a model from its first broadcast.
 
         With ``model`` or ``layout`` the geometry is what they name, otherwise every float array
-        but BatchNorm's running statistics, and a layer is a name up to its last dot.
+        but BatchNorm's running statistics and masks with Inf, and a layer is a name up to its last
+        dot.
         """
         shapes = {name: tuple(array.shape) for name, array in record.items()}
         dtypes = {name: np.dtype(array.dtype) for name, array in record.items()}
@@ -94,18 +97,25 @@ class Wire:
         if model is not None and layout is None:
             layout = Layout.from_module(model, group)
         if layout is None:
-            chosen = {name: shapes[name] for name in floats if not name.endswith(_RUNNING)}
-            layout = Layout.from_tensors(chosen, group)
+            chosen = [name for name in floats if _looks_trainable(name, record[name])]
+            layout = Layout.from_tensors({name: shapes[name] for name in chosen}, group)
         geometry = {slot.name for slot in layout.tensors}
         _check_geometry(layout, shapes, floats)
         rest = [name for name in floats if name not in geometry]
-        return cls(layout, shapes, dtypes, tuple(_with_policy(rest, model)))
+        aliases = {} if model is None else _aliases(model, geometry)
+        return cls(layout, shapes, dtypes, tuple(_with_policy(rest, model)), aliases)
 
     @property
     def dtype(self) -> torch.dtype:
         """float64 for a float64 model, float32 for every other."""
         wide = all(self.dtypes[slot.name] == np.float64 for slot in self.layout.tensors)
         return torch.float64 if wide else torch.float32
+
+    @property
+    def exact(self) -> bool:
+        """Tell whether a model arrives as the server has it, and not rounded to fewer digits."""
+        ours = str(self.dtype).removeprefix("torch.")
+        return all(self.dtypes[slot.name] == ours for slot in self.layout.tensors)
 
     @property
     def bytes(self) -> int:
@@ -120,7 +130,8 @@ class Wire:
 
     def is_kept(self, name: str) -> bool:
         """Tell whether an array is neither geometry nor a buffer with a policy."""
-        return name not in self.buffers and all(name != slot.name for slot in self.layout.tensors)
+        moving = {*self.buffers, *self.aliases, *(slot.name for slot in self.layout.tensors)}
+        return name not in moving
 
     def flatten(self, record: Mapping[str, Array]) -> Tensor:
         """Return the geometry of a record as one vector."""
@@ -142,9 +153,12 @@ class Wire:
             else:
                 np.subtract(start[place], flat, out=row[place])
 
-    def read_buffers(self, record: Mapping[str, Array]) -> dict[str, Tensor]:
-        """Return copies of the buffers that have a policy."""
-        return {name: torch.from_numpy(self.view(record, name).copy()) for name in self.buffers}
+    def read_buffers(
+        self, record: Mapping[str, Array], names: Iterable[str] | None = None
+    ) -> dict[str, Tensor]:
+        """Return copies of buffers, by default of all that have a policy."""
+        wanted = self.buffers if names is None else names
+        return {name: torch.from_numpy(self.view(record, name).copy()) for name in wanted}
 
     def view(self, record: Mapping[str, Array], name: str) -> NDArray[Any]:
         """Return one array of a record, checked against the broadcast's shape and dtype."""
@@ -162,6 +176,7 @@ class Wire:
             for slot in self.layout.tensors
         }
         made |= {n: _array(b.numpy(), self.shapes[n], self.dtypes[n]) for n, b in buffers.items()}
+        made |= {alias: made[name] for alias, name in self.aliases.items() if alias in self.shapes}
         return ArrayRecord({name: made.get(name, others[name]) for name in self.shapes})
 
     def update_record(self, row: Tensor, buffers: Mapping[str, Tensor]) -> ArrayRecord:
@@ -176,8 +191,6 @@ class Wire:
 
     def read_update(self, record: Mapping[str, Array], out: Tensor) -> None:
         """Write a row that :meth:`update_record` packed into ``out``."""
-        if keys.ROW not in record:
-            raise InputError(f"array {keys.ROW!r} is missing")
         row = out.numpy()
         row[:] = _checked(keys.ROW, record[keys.ROW], row.shape, row.dtype)
 
@@ -209,6 +222,21 @@ def _check_geometry(
                 f"initial_arrays: {slot.name!r} has shape {shapes[slot.name]}, the layout "
                 f"expects {slot.shape}"
             )
+
+
+def _looks_trainable(name: str, array: Array) -> bool:
+    return not name.endswith(_RUNNING) and bool(np.isfinite(open_array(array)).all())
+
+
+def _aliases(model: nn.Module, geometry: Collection[str]) -> dict[str, str]:
+    """Map the further names of tied parameters to the one under which they are trained."""
+    named = dict(model.named_parameters(remove_duplicate=False))
+    first = {id(named[name]): name for name in geometry if name in named}
+    return {
+        name: first[id(parameter)]
+        for name, parameter in named.items()
+        if name not in geometry and id(parameter) in first
+    }
 
 
 def _with_policy(rest: list[str], model: nn.Module | None) -> list[str]:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from fedcraft.errors import InputError
+
 __all__ = ["Exchange"]
 
 _HELD_BYTES = 32 * 2**20
@@ -17,8 +19,9 @@ _FIRST_PAUSE = 0.05
 class Exchange:
     """One round trip to some nodes.
 
-    Iterating yields each reply once. Only as many as fit ``_HELD_BYTES`` are pulled at a time, so
-    a reader who lets go of each before the next needs room for few, whatever the cohort's size.
+    It can be iterated once, and yields each reply once. Only as many as fit ``_HELD_BYTES`` are
+    pulled at a time, so a reader who lets go of each before the next needs room for few, whatever
+    the cohort's size.
     ``timeout`` counts from when all is sent, and what is there when it ends is still pulled. After
     the iteration ``missing`` names the nodes that did not answer in time; what they still send is
     never pulled, so a late reply cannot enter another round.
@@ -43,6 +46,7 @@ class Exchange:
         self._deadline = clock() + timeout
         by_id = {letter.metadata.message_id: letter.metadata.dst_node_id for letter in letters}
         self._nodes = by_id
+        self._read = False
         self._waiting = set(by_id) & accepted
         self._unsent = set(by_id) - accepted
 
@@ -57,6 +61,15 @@ class Exchange:
         return self._nodes.get(asked, reply.metadata.src_node_id)
 
     def __iter__(self) -> Iterator[Message]:
+        if self._read:
+            raise InputError(
+                "replies: they can be read once, so that few are in memory at a time; to read them "
+                "again, make a list(replies) first and use that"
+            )
+        self._read = True
+        return self._replies()
+
+    def _replies(self) -> Iterator[Message]:
         pause = _FIRST_PAUSE
         while self._waiting:
             last = self._clock() >= self._deadline

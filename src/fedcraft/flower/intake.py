@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from flwr.app import ArrayRecord, Message, RecordDict
 from torch import Tensor
 
-from fedcraft.engine.fleet import Trained
+from fedcraft.engine.fleet import Trained, finite_entries, keeps_finite
 from fedcraft.engine.job import REPORT
 from fedcraft.errors import InputError, NonFiniteError
 from fedcraft.flower import keys
@@ -44,7 +44,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Accepted:
-    """A reply whose update lies in row ``row`` of the matrix."""
+    """A reply whose update lies in row ``row`` of the matrix; ``record`` held its metrics."""
 
     row: int
     node: int
@@ -52,6 +52,7 @@ class Accepted:
     weight: float
     metrics: Metrics
     buffers: dict[str, Tensor] = field(default_factory=dict)
+    record: str = keys.METRICS
 
 
 class Intake:
@@ -71,9 +72,15 @@ class Intake:
         self._seats: dict[int, int] = {}
         self.accepted: list[Accepted] = []
 
-    def open(self, wire: Wire, theta: Tensor, nodes: Sequence[int]) -> None:
-        """Make ready for the replies of these nodes to the broadcast ``theta``."""
+    def open(
+        self, wire: Wire, theta: Tensor, nodes: Sequence[int], averaged: Mapping[str, Tensor] = {}
+    ) -> None:
+        """Make ready for the replies of these nodes to the broadcast ``theta``.
+
+        ``averaged`` are the buffers into which theirs are averaged; no others are read.
+        """
         self._wire, self._theta = wire, theta
+        self._were_finite = finite_entries(averaged)
         self._seats = {node: row for row, node in enumerate(nodes)}
         self.accepted = []
         rows, columns = max(len(nodes), 1), wire.layout.dimension
@@ -86,12 +93,13 @@ class Intake:
         """Write one reply into its row, or raise what is wrong with it."""
         if node not in self._seats:
             raise InputError("it was not asked in this round")
-        metrics = metrics_of(reply.content)
+        record, metrics = metrics_of(reply.content)
         for name in self._needs:
             within(metrics, name, 0, LARGEST_NUMBER)
         row = self._seats[node]
         buffers = self._read(reply.content, row)
-        self.accepted.append(Accepted(row, node, client, self._weight(metrics), metrics, buffers))
+        weight = self._weight(metrics)
+        self.accepted.append(Accepted(row, node, client, weight, metrics, buffers, record))
 
     def sort(self) -> Tensor:
         """Bring the rows into the order of the client ids and return the matrix of those in it."""
@@ -147,27 +155,28 @@ class Intake:
     def _read(self, content: RecordDict, row: int) -> dict[str, Tensor]:
         name, arrays = _only_arrays(content)
         out = self._matrix()[row]
-        if name == keys.UPDATE:
+        if name == keys.UPDATE and keys.ROW in arrays:  # others may call their model an update
             self._wire.read_update(arrays, out)
         else:
             self._wire.read_row(arrays, out, self._theta)
-        buffers = self._wire.read_buffers(arrays)
+        buffers = self._wire.read_buffers(arrays, self._were_finite)
         length = float(torch.linalg.vector_norm(out))
         if not math.isfinite(length):
             raise NonFiniteError("its update holds NaN or Inf, or numbers whose squares are Inf")
         if self._longest is not None and length > self._longest:
             raise InputError(f"its update has length {length:g}, more than {self._longest:g}")
-        if any(not bool(torch.isfinite(value).all()) for value in buffers.values()):
+        if not keeps_finite(self._were_finite, buffers):
             raise NonFiniteError("one of its buffers holds NaN or Inf")
         return buffers
 
 
-def metrics_of(content: RecordDict) -> Metrics:
-    """Return the metrics of a reply, which must hold exactly one MetricRecord."""
-    records = list(content.metric_records.values())
+def metrics_of(content: RecordDict) -> tuple[str, Metrics]:
+    """Return the metrics of a reply, which must hold exactly one MetricRecord, and its name."""
+    records = list(content.metric_records.items())
     if len(records) != 1:
         raise InputError(f"expected one MetricRecord, found {len(records)}")
-    return dict(records[0])
+    name, metrics = records[0]
+    return name, dict(metrics)
 
 
 def _only_arrays(content: RecordDict) -> tuple[str, ArrayRecord]:

@@ -68,11 +68,13 @@ class Ledger:
         self.directory.status(state="running", round=done, reason="", fedcraft=version("fedcraft"))
         self._begun = True
 
-    def add_reports(self, round_number: int, replies: Iterable[Accepted]) -> None:
-        """Write what every client said about its training to clients.csv."""
+    def add_reports(
+        self, round_number: int, replies: Iterable[Accepted], split: str = "train"
+    ) -> None:
+        """Write the numbers that every client reported, of training or a split, to clients.csv."""
         if self.directory is not None:
             self.directory.clients.rows(
-                (round_number, reply.client, "train", name, value, int(reply.weight))
+                (round_number, reply.client, split, name, value, int(reply.weight))
                 for reply in replies
                 for name, value in reply.metrics.items()
                 if name not in _NO_METRIC and isinstance(value, (int, float))

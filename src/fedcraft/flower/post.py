@@ -20,7 +20,7 @@ from fedcraft.engine.settings import Settings
 from fedcraft.errors import FedcraftError, InputError, NonFiniteError
 from fedcraft.flower import keys
 from fedcraft.flower.exchange import Exchange
-from fedcraft.flower.intake import Metrics, Refusal, finite, metrics_of
+from fedcraft.flower.intake import Refusal, finite, metrics_of
 from fedcraft.flower.roster import client_order, wait_for_nodes
 from fedcraft.flower.session import Session
 from fedcraft.updates import ClientId
@@ -83,6 +83,7 @@ class Post:
         self._asked: list[int] = []
         self._answered: set[int] = set()
         self.refusals: list[Refusal] = []
+        self.failed: set[int] = set()
         self.seconds = 0.0
         self._trials = _Trials(self._patience)
         self._ask_again: dict[int, float] = {}
@@ -114,10 +115,12 @@ class Post:
         chosen = min(count(len(nodes)), len(nodes))
         if self._names_matter(all_asked=chosen == len(nodes)):
             self._learn_names(grid, nodes)
-        ordered = self.session.roster.ordered(nodes)
-        settings = replace(self.settings, clients_per_round=chosen)
-        drawn = draw_clients(settings, len(nodes), round_index)
-        return [ordered[place] for place in drawn.present.tolist()]
+        return self._draw(self.session.roster.ordered(nodes), chosen, round_index)
+
+    def note_failed(self) -> None:
+        """Note who was asked and gave no good reply: if the round is repeated they come last."""
+        good = {reply.node for reply in self.session.intake.accepted}
+        self.failed |= set(self._asked) - good
 
     def letters(
         self, kind: str, nodes: list[int], record: ArrayRecord, asked: Mapping[str, Any]
@@ -155,6 +158,14 @@ class Post:
         found = {exchange.sender(reply): _loss_of(reply) for reply in exchange}
         self._trials.silent.update(exchange.missing)
         return [found.get(node_of[client], math.nan) for client in clients]
+
+    def _draw(self, nodes: Sequence[int], count: int, round_index: int) -> list[int]:
+        fresh = [node for node in nodes if node not in self.failed]
+        tired = [node for node in nodes if node in self.failed]
+        sure, pool = ([], fresh) if len(fresh) >= count else (fresh, tired)
+        settings = replace(self.settings, clients_per_round=count - len(sure))
+        drawn = draw_clients(settings, len(pool), round_index).present
+        return self.session.roster.ordered([*sure, *(pool[place] for place in drawn.tolist())])
 
     @property
     def _patience(self) -> float:
@@ -219,7 +230,7 @@ class Post:
             self._refuse(Refusal(node, client, kind, reply.error.reason or "no reason given"))
             return
         try:
-            named = _client_of(metrics_of(reply.content))
+            named = _client_of(reply)
             client = roster.admissible(node, named, self._online)
             take(node, client, reply)
             roster.enter(node, client)  # what was refused changes nothing
@@ -239,20 +250,20 @@ def _name_in(reply: Message) -> ClientId | None:
     """Return the name in an answer; None from an app that knows nothing of the question."""
     if reply.has_error() or len(reply.content.metric_records) != 1:
         return None
-    return _client_of(metrics_of(reply.content))
+    return _client_of(reply)
 
 
 def _loss_of(reply: Message) -> float:
     try:
-        return math.nan if reply.has_error() else finite(metrics_of(reply.content), keys.LOSS)
+        return math.nan if reply.has_error() else finite(metrics_of(reply.content)[1], keys.LOSS)
     except FedcraftError as error:
         log(WARNING, "Loss of node %d not read: %s", reply.metadata.src_node_id, error)
         return math.nan
 
 
-def _client_of(metrics: Metrics) -> ClientId | None:
-    """Return the number a client calls itself by; None if it has none."""
-    found = metrics.get(keys.CLIENT)
+def _client_of(reply: Message) -> ClientId | None:
+    """Return the number a client calls itself by; None if it gives none."""
+    found = metrics_of(reply.content)[1].get(keys.CLIENT)
     if found is None or (isinstance(found, int) and found >= 0):
         return found
     raise InputError(f"metric {keys.CLIENT!r}: expected a whole number >= 0, found {found!r}")

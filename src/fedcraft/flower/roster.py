@@ -38,9 +38,12 @@ class Roster:
         return node in self._clients
 
     def admissible(self, node: int, client: ClientId | None, online: Iterable[int]) -> ClientId:
-        """Return who a node says it is; nobody may change names or take that of a node online."""
-        named = node if client is None else client
-        known = self._clients.get(node, node)
+        """Return who a node says it is; nobody may change names or take that of a node online.
+
+        One that says nothing this time is who it was.
+        """
+        known = self.client(node)
+        named = known if client is None else client
         if known not in (node, named):
             raise InputError(f"it calls itself client {named}, but was client {known} before")
         holders = self._holders(named) - {node}

@@ -23,7 +23,7 @@ from fedcraft.flower.intake import Refusal
 from fedcraft.flower.ledger import Ledger
 from fedcraft.flower.record import recorded
 from fedcraft.flower.roster import client_order
-from fedcraft.flower.tally import scores_of, summary
+from fedcraft.flower.tally import scores_of, summary, without_scores
 
 if TYPE_CHECKING:
     from fedcraft.flower.strategy import Strategy
@@ -109,8 +109,10 @@ class Rounds:
             metrics = self._attempt(number)
             refused += self.post.refusals
             if metrics is not None:
+                self.post.failed.clear()
                 self.session.result.train_metrics_clientapp[number] = metrics
                 return self._row(number, refused, attempt)
+            self.post.note_failed()
             log(WARNING, "round %d: too few good replies in attempt %d", number, attempt)
         raise ClientError(
             f"round {number}: fewer than min_clients = {self.strategy.min_clients} good replies in "
@@ -120,16 +122,18 @@ class Rounds:
         )
 
     def _attempt(self, number: int) -> MetricRecord | None:
-        started, busy = time.perf_counter(), self.post.seconds
+        started, busy, before = time.perf_counter(), self.post.seconds, self.session.snapshot()
         config = self.plan.train_config or ConfigRecord()
         letters = self.strategy.configure_train(number, self.session.record, config, self.grid)
         replies = self.post.exchange(self.grid, letters)
         arrays, metrics = self.strategy.aggregate_train(number, replies)
         self._clock(started, busy, "train", "aggregate")
         if arrays is None:
+            self.session.restore(before)  # a subclass may reject a round after it was aggregated
             return None
         self.session.adopt(arrays)
         self.session.result.arrays = arrays
+        log(INFO, "aggregate_train: %s", _shown(metrics))
         return metrics or MetricRecord()
 
     def _evaluate(self, number: int) -> dict[str, Any]:
@@ -141,8 +145,10 @@ class Rounds:
         self._clock(started, busy, "evaluate", "evaluate")
         if metrics is not None:
             self.session.result.evaluate_metrics_clientapp[number] = metrics
+            log(INFO, "aggregate_evaluate: %s", _shown(metrics))
         scores = scores_of(self.strategy.scores)
         self.ledger.add_scores(number, scores)
+        self.ledger.add_reports(number, map(without_scores, self.strategy.scores), split="test")
         problems = {"missing": self.post.missing, "refused": list(map(_plain, self.post.refusals))}
         found: dict[str, Any] = {"evaluation_problems": problems} if any(problems.values()) else {}
         return found | ({"evaluation": summary(scores)} if scores else {})
@@ -153,6 +159,7 @@ class Rounds:
         metrics = self.plan.evaluate_fn(number, self.session.output)
         if metrics is not None:
             self.session.result.evaluate_metrics_serverapp[number] = metrics
+            log(INFO, "evaluate_fn: %s", _shown(metrics))
 
     def _row(self, number: int, refused: list[Refusal], attempt: int) -> dict[str, Any]:
         good, missing, step = self.session.intake.accepted, self.post.missing, self.strategy.step
@@ -186,6 +193,12 @@ def _plain(refusal: Refusal) -> dict[str, Any]:
         "kind": refusal.kind,
         "reason": refusal.reason,
     }
+
+
+def _shown(metrics: MetricRecord | None) -> str:
+    return ", ".join(
+        f"{k} {v:.6g}" if isinstance(v, float) else f"{k} {v}" for k, v in (metrics or {}).items()
+    )
 
 
 def _conflicts(certificate: Certificate | None) -> dict[str, int] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, MetricRecord
@@ -23,6 +24,15 @@ __all__ = ["Session"]
 
 _NEEDS = {"losses": keys.LOSS, "steps": keys.STEPS}
 _HISTORY = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a session was before a round."""
+
+    server: tuple[Any, ...]
+    record: ArrayRecord
+    last: dict[ClientId, int]
 
 
 class Session:
@@ -77,6 +87,11 @@ class Session:
         self.record = self.pack(self.server.theta)
         return done
 
+    @property
+    def sent(self) -> Tensor:
+        """The model as clients read it: rounded, if its arrays have fewer digits than theta."""
+        return self.server.theta if self.wire.exact else self.wire.flatten(self.record)
+
     def pack(self, theta: Tensor) -> ArrayRecord:
         """Return a model as it is sent."""
         return self.wire.record(theta, self.others, self.server.buffers or {})
@@ -86,6 +101,15 @@ class Session:
         """The model that is evaluated: theta, or the average of the iterates (AFL)."""
         same = self.server.output is self.server.theta
         return self.record if same else self.pack(self.server.output)
+
+    def snapshot(self) -> Snapshot:
+        """Return what a round changes, for :meth:`restore`."""
+        return Snapshot(self.server.snapshot(), self.record, dict(self.last))
+
+    def restore(self, before: Snapshot) -> None:
+        """Undo a round that does not count."""
+        self.server.restore(before.server)
+        self.record, self.last = before.record, before.last
 
     def count(self, round_number: int) -> None:
         """Note that the replies that came in counted."""

@@ -25,7 +25,7 @@ from fedcraft.flower.post import Post
 from fedcraft.flower.roster import client_order
 from fedcraft.flower.rounds import Plan, Rounds
 from fedcraft.flower.session import Session
-from fedcraft.flower.tally import contents, scored
+from fedcraft.flower.tally import as_sent, contents, scored
 from fedcraft.flower.training import Training, settings_of
 from fedcraft.methods import Method, Override
 from fedcraft.methods import method as method_by_name
@@ -33,7 +33,7 @@ from fedcraft.updates import ClientId, Layout
 
 __all__ = ["Strategy"]
 
-MetricsFn = Callable[[list[RecordDict], str], MetricRecord]
+MetricsFn = Callable[[list[RecordDict], str], MetricRecord | None]
 _LEAST = {
     "min_train_nodes": 0,
     "min_evaluate_nodes": 0,
@@ -47,8 +47,10 @@ class Strategy(FlowerStrategy):
     """A method of fedcraft on Flower's message API.
 
     The arguments up to ``evaluate_metrics_aggr_fn`` mean what they mean in Flower's ``FedAvg``;
-    ``weighted_by_key=None`` weighs all clients alike. ``method`` is a name of ``fedcraft methods``
-    or a ``Method``, whose parts ``local``, ``aggregator`` and ``server`` may be overridden.
+    ``weighted_by_key=None`` weighs all clients alike, and functions that aggregate metrics get the
+    replies without their arrays, which are gone by then. ``method`` is a name of
+    ``fedcraft methods`` or a ``Method``, whose parts ``local``, ``aggregator`` and ``server`` may
+    be overridden.
 
     * ``model`` or ``layout`` says which arrays are trainable and which belong to one layer. Without
       them every float array but BatchNorm's running statistics is, and a layer is an array's name
@@ -109,8 +111,8 @@ class Strategy(FlowerStrategy):
         self.min_available_nodes = min_available_nodes
         self.weighted_by_key = weighted_by_key
         self.arrayrecord_key, self.configrecord_key = arrayrecord_key, configrecord_key
-        self.train_metrics_aggr_fn = train_metrics_aggr_fn or aggregate_metricrecords
-        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or aggregate_metricrecords
+        self.train_metrics_aggr_fn = train_metrics_aggr_fn
+        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
         self.model, self.layout = model, layout
         self.run_dir = None if run_dir is None else Path(run_dir)
         self.min_clients, self.attempts = min_clients, attempts
@@ -174,13 +176,14 @@ class Strategy(FlowerStrategy):
         session.adopt(arrays)
         count = self._counter(self.fraction_train, self.min_train_nodes)
         chosen = post.choose(grid, server_round - 1, count)
-        session.intake.open(session.wire, session.server.theta, chosen)
+        session.intake.open(session.wire, session.sent, chosen, session.server.averaged)
         asked = {
             **post.common(server_round, self.settings.client_lr_at(server_round - 1)),
             keys.REPLY: keys.UPDATE if self.reply == "update" else keys.ARRAYS,
             keys.LAYOUT: session.wire.digest,
             keys.REPORT_LOSS: session.server.wants_losses,
             **config,
+            keys.ROUND: server_round,  # a config that was used before may still hold another
         }
         self.client_lr, self._grid = float(asked[keys.LR]), grid
         return post.letters(MessageType.TRAIN, chosen, session.record, asked)
@@ -212,7 +215,8 @@ class Strategy(FlowerStrategy):
         chosen = post.choose(grid, server_round, count)
         splits = "test,train" if self.settings.evaluate_train_loss else "test"
         rate = self.settings.client_lr_at(server_round)
-        asked = {**post.common(server_round, rate), keys.SPLITS: splits, **config}
+        common = post.common(server_round, rate)
+        asked = {**common, keys.SPLITS: splits, **config, keys.ROUND: server_round}
         record = post.session.output if arrays is post.session.record else arrays
         return post.letters(MessageType.EVALUATE, chosen, record, asked)
 
@@ -229,7 +233,7 @@ class Strategy(FlowerStrategy):
         self.scores = sorted(found, key=lambda reply: client_order(reply.client))
         if not any(reply.weight for reply in found):
             return None
-        return self.evaluate_metrics_aggr_fn(*contents(self.scores, self.weighted_by_key))
+        return self._aggregated(self.scores, self.evaluate_metrics_aggr_fn)
 
     def _open(self, arrays: ArrayRecord, timeout: float | None) -> Post:
         session = Session(
@@ -258,8 +262,15 @@ class Strategy(FlowerStrategy):
     def _losses_at(self, theta: Tensor, clients: Sequence[ClientId]) -> list[float]:
         return self.post.losses_at(self._grid, theta, clients, self.client_lr)
 
+    def _aggregated(
+        self, replies: Sequence[Accepted], own: MetricsFn | None
+    ) -> MetricRecord | None:
+        if own is not None:
+            return own(*as_sent(replies, self.weighted_by_key))
+        return aggregate_metricrecords(*contents(replies, self.weighted_by_key))
+
     def _train_metrics(self, good: Sequence[Accepted]) -> MetricRecord:
-        found = self.train_metrics_aggr_fn(*contents(good, self.weighted_by_key))
+        found = self._aggregated(good, self.train_metrics_aggr_fn) or MetricRecord()
         found["clients"] = len(good)
         found["refused"] = len(self.post.refusals)
         found["missing"] = len(self.post.missing)

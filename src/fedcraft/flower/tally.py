@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from flwr.app import Message, MetricRecord, RecordDict
@@ -14,29 +15,48 @@ from fedcraft.flower.intake import LARGEST_NUMBER, LARGEST_SIZE, Accepted, metri
 from fedcraft.metrics import summarise
 from fedcraft.updates import ClientId
 
-__all__ = ["contents", "scored", "scores_of", "summary"]
+__all__ = ["as_sent", "contents", "scored", "scores_of", "summary", "without_scores"]
 
 _PRIVATE = frozenset({keys.CLIENT, keys.STATE_LOST})
 _ALIASES = {"eval_acc": keys.ACCURACY, "eval_accuracy": keys.ACCURACY, "eval_loss": keys.TEST_LOSS}
 _SPLITS = {"": "test", "train-": "train", "validation-": "validation"}
-_ACCURACIES = frozenset(prefix + keys.ACCURACY for prefix in _SPLITS)
 _ROUNDING = 1e-6  # a mean over batches of ones may exceed 1 in its last digits
+_BOUNDS = {
+    prefix + name: bounds
+    for prefix in _SPLITS
+    for name, bounds in (
+        (keys.ACCURACY, (0.0, 1.0 + _ROUNDING)),
+        (keys.TEST_LOSS, (-LARGEST_NUMBER, LARGEST_NUMBER)),
+    )
+}
 
 
 def scored(node: int, client: ClientId, reply: Message, weight_key: str | None) -> Accepted:
-    """Return an evaluation's reply; every number in it must be one that can be averaged."""
-    metrics = metrics_of(reply.content)
+    """Return an evaluation's reply; its accuracies and losses must be possible ones."""
+    record, metrics = metrics_of(reply.content)
     for name, value in metrics.items():
-        if isinstance(value, (int, float)):
-            within(metrics, name, *_bounds(name))
+        bounds = _BOUNDS.get(_ALIASES.get(name, name))
+        if bounds is not None and isinstance(value, (int, float)):
+            within(metrics, name, *bounds)
     weight = 1.0 if weight_key is None else within(metrics, weight_key, 0, LARGEST_SIZE)
-    return Accepted(-1, node, client, weight, metrics)
+    return Accepted(-1, node, client, weight, metrics, record=record)
 
 
-def _bounds(name: str) -> tuple[float, float]:
-    if _ALIASES.get(name, name) in _ACCURACIES:
-        return 0.0, 1.0 + _ROUNDING
-    return -LARGEST_NUMBER, LARGEST_NUMBER
+def as_sent(replies: Sequence[Accepted], weight_key: str | None) -> tuple[list[RecordDict], str]:
+    """Return the replies as a user's function expects them, but without their arrays."""
+    key = weight_key or keys.EXAMPLES
+    return [
+        RecordDict({reply.record: MetricRecord({key: reply.weight, **reply.metrics})})
+        for reply in replies
+    ], key
+
+
+def without_scores(reply: Accepted) -> Accepted:
+    """Return a reply with only the numbers that :func:`scores_of` has no column for."""
+    counts = {prefix + keys.EXAMPLES for prefix in _SPLITS}
+    known = {name for name in reply.metrics if _ALIASES.get(name, name) in {*_BOUNDS, *counts}}
+    left = {name: value for name, value in reply.metrics.items() if name not in known}
+    return replace(reply, metrics=left)
 
 
 def contents(replies: Sequence[Accepted], weight_key: str | None) -> tuple[list[RecordDict], str]:
@@ -62,8 +82,14 @@ def _kind(value: object) -> int | None:
 
 
 def scores_of(replies: Sequence[Accepted]) -> dict[str, Scores]:
-    """Return, by split, the accuracy and loss of every client that reports both."""
-    named = [{_ALIASES.get(n, n): v for n, v in reply.metrics.items()} for reply in replies]
+    """Return, by split, the accuracy and loss of every client that reports both.
+
+    Where the test part's size goes by another name, it is the reply's weight.
+    """
+    named = [
+        {keys.EXAMPLES: r.weight} | {_ALIASES.get(n, n): v for n, v in r.metrics.items()}
+        for r in replies
+    ]
     scores = {}
     for prefix, split in _SPLITS.items():
         wanted = [prefix + name for name in (keys.TEST_LOSS, keys.ACCURACY, keys.EXAMPLES)]
