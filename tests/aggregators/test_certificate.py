@@ -112,3 +112,13 @@ def test_an_average_that_is_all_rounding_goes_against_nobody():
     updates = np.vstack([rows, -rows.sum(axis=0, dtype=np.float32)])
     certificate = fedcraft.aggregator("craft").aggregate(updates).certificate
     assert certificate.overall_conflicts_average == 0
+
+
+@pytest.mark.parametrize("sizes", [[400], [1] * 400])
+def test_a_client_is_judged_on_the_whole_by_its_whole_length(sizes):
+    """However the model is cut: each of its layers may be too short to have a direction."""
+    updates = np.ones((2, 400)) * [[1.0], [-9e-7]]
+    seen = fedcraft.aggregator("average").aggregate(updates, layers=sizes).certificate
+    assert not seen.conflict_free
+    assert seen.conflicting_clients() == (1,)
+    assert seen.overall_conflicts_average == 1

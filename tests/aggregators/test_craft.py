@@ -158,6 +158,18 @@ def test_without_a_reference_craft_is_config_by_layer():
         np.testing.assert_allclose(ours, theirs, atol=1e-13)
 
 
+def test_without_a_reference_a_loaded_one_is_not_used():
+    updates = np.random.default_rng(0).normal(size=(3, 8))
+    other, rule, fresh = (
+        fedcraft.aggregator("craft", reference=kind) for kind in ("previous", "none", "none")
+    )
+    other.aggregate(updates)
+    rule.load_state_dict(other.state_dict())
+    for rows in (updates[::-1] + 1, updates - 1):
+        expected = fresh.aggregate(rows).direction
+        np.testing.assert_array_equal(rule.aggregate(rows).direction, expected)
+
+
 def test_the_moving_average_reference_remembers_unit_steps():
     craft = fedcraft.aggregator("craft", reference="moving_average", momentum=0.5, eps=0.0)
     first = craft.aggregate(np.array([[2.0, 0.0]])).direction  # (1, 0)

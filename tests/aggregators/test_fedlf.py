@@ -122,3 +122,27 @@ def test_without_history_nothing_is_remembered(updates):
     rule = aggregator("fedlf")
     rule.aggregate(updates, losses=LOSSES)
     assert set(rule.state_dict()) == {"rule", "dimension"}
+
+
+def _nearly_opposite(sine: float) -> np.ndarray:
+    """Two clients whose common descent direction is short beside their updates."""
+    cosine = (1 - sine**2) ** 0.5
+    return np.array([[cosine, sine], [-cosine, sine]])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("sine", [1.2e-3, 1e-5])
+def test_a_short_common_direction_is_not_taken_for_rounding(sine, dtype):
+    updates = (_nearly_opposite(sine) * [[3.0], [1.0]]).astype(dtype)
+    step = aggregator("fedlf").aggregate(updates, losses=[1.0, 1.0])
+    np.testing.assert_allclose(step.direction, [0, 1], atol=0.01)
+
+
+def test_a_fair_row_that_cancels_in_float32_is_looked_at_again():
+    """sum_i h_i u_i is short here: float32 products must not decide whether it is there."""
+    losses = [1.0, 3.0]
+    found = [
+        aggregator("fedlf").aggregate(_nearly_opposite(0.9999).astype(dtype), losses=losses)
+        for dtype in ("float32", "float64")
+    ]
+    np.testing.assert_allclose(found[0].direction, found[1].direction, rtol=1e-3)

@@ -172,3 +172,26 @@ def test_a_search_before_any_round_or_with_other_losses_is_refused():
 def test_impossible_parameters_are_refused(name, value):
     with pytest.raises(InputError, match=name):
         aggregator("fedmdfg", **{name: value})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_short_common_direction_is_not_taken_for_rounding(dtype):
+    sine = 1e-3
+    cosine = (1 - sine**2) ** 0.5
+    updates = np.array([[cosine, sine], [-cosine, sine]], dtype=dtype)
+    step = aggregator("fedmdfg").aggregate(updates, losses=[1.0, 1.0])
+    np.testing.assert_allclose(step.direction, [0, sine], atol=1e-6)
+
+
+def test_uploads_of_the_round_before_last_do_not_count():
+    """Also where nobody moved in the last one."""
+    rng = np.random.default_rng(0)
+    first, last = rng.normal(size=(2, 3, 5))
+    found = []
+    for rounds in ([first, np.zeros((3, 5)), last], [np.zeros((3, 5)), last]):
+        rule = aggregator("fedmdfg")
+        for number, updates in enumerate(rounds):
+            ids = [10 * (len(rounds) - number) + k for k in range(3)]
+            step = rule.aggregate(updates, losses=[1.0, 1.0, 1.0], client_ids=ids)
+        found.append(step.direction)
+    np.testing.assert_array_equal(*found)

@@ -22,3 +22,15 @@ def test_it_does_not_resolve_conflicts():
         fedcraft.aggregator("layer_momentum").aggregate(updates).certificate.conflicting_clients()
     )
     assert fedcraft.aggregator("craft").aggregate(updates[1:]).certificate.conflict_free
+
+
+def test_a_layer_that_nobody_moves_stands_still():
+    """As CRAFT's: the memory alone moves nothing."""
+    rule = fedcraft.aggregator("layer_momentum")
+    moved = np.random.default_rng(0).normal(size=(3, 4))
+    dead = np.hstack([moved[:, :2], np.zeros((3, 2))])
+    rule.aggregate(moved, layers=[2, 2])
+    for _ in range(2):
+        step = rule.aggregate(dead, layers=[2, 2])
+        np.testing.assert_array_equal(step.direction[2:], 0)
+        assert np.linalg.norm(step.direction[:2]) > 0.5

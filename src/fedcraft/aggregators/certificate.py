@@ -39,7 +39,8 @@ class Certificate:
 
     ``alignment[q, i]`` is <u_i^q, g^q> with the unit update u_i; ``cosine`` divides by ||g^q||.
     A client is in conflict when <g_i, g> < 0 (section 3.2), unless its update is too short to have
-    a direction: only rows of the numerical active set (appendix B.3) are counted. "< 0" means a
+    a direction: a layer counts the rows of the numerical active set (appendix B.3), the whole model
+    those ``judged``: active in some layer, or not shorter than 1e-6 in all. "< 0" means a
     cosine below -``rounding``, 16 eps of the updates' dtype: a product that should vanish has a
     sign too. Zero rows have alignment 0.
 
@@ -62,6 +63,7 @@ class Certificate:
     overall_conflicts_reference: int
     overall_conflicts_after: int
     active: Tensor
+    judged: Tensor
     residual: Tensor
     rank: Tensor
     correction_norm: Tensor
@@ -79,7 +81,7 @@ class Certificate:
 
     def conflicting_clients(self) -> tuple[ClientId, ...]:
         """Name the clients whose update points against the whole step."""
-        against = (self.overall_cosine < -self.rounding) & self.active.any(dim=0)
+        against = (self.overall_cosine < -self.rounding) & self.judged
         return tuple(self.client_ids[i] for i in torch.nonzero(against).flatten().tolist())
 
     def rows(self) -> list[dict[str, Any]]:
@@ -104,7 +106,7 @@ class Certificate:
         }
 
     def _overall_row(self) -> dict[str, Any]:
-        cosine = _of_the_active(self.overall_cosine, self.active.any(dim=0))
+        cosine = _of_the_active(self.overall_cosine, self.judged)
         return {
             "layer": "all",
             "min_cosine": float(cosine.min()),
@@ -114,7 +116,7 @@ class Certificate:
             "conflicts_after": self.overall_conflicts_after,
             "residual": self.overall_residual,
             "rank": self.overall_rank,
-            "active": int(self.active.any(dim=0).sum()),
+            "active": int(self.judged.sum()),
             "correction_norm": self.overall_correction_norm,
         }
 
@@ -140,7 +142,8 @@ def certify(
     reference = torch.zeros_like(dots) if reference_dots is None else reference_dots
     active = _active(layer_norms, correction)
     rounding = _ROUNDINGS * torch.finfo(cohort.matrix.dtype).eps
-    judge = _Judge(cohort.square_norms, active, rounding)
+    judged = active.any(dim=0) | (cohort.square_norms.sum(0).sqrt() >= MEASURABLE)
+    judge = _Judge(cohort.square_norms, active, judged, rounding)
     before, overall_before = judge.conflicts(average, terms)
     start, overall_start = judge.conflicts(reference, torch.ones_like(square_lengths))
     after, overall_after = judge.conflicts(dots, square_lengths)
@@ -158,6 +161,7 @@ def certify(
         overall_conflicts_reference=overall_start,
         overall_conflicts_after=overall_after,
         active=active,
+        judged=judged,
         **vars(_fit(alignment, overall, correction)),
         update_norm=length,
         dropped=cohort.dropped,
@@ -171,13 +175,14 @@ class _Judge:
 
     squares: Tensor  # (Q, m): ||x_i^q||^2
     active: Tensor  # (Q, m) bool
+    judged: Tensor  # (m,) bool
     rounding: float
 
     def conflicts(self, dots: Tensor, square_lengths: Tensor) -> tuple[Tensor, int]:
         """Count by layer and for the whole model, given <x_i^q, v^q> and ||v^q||^2."""
         layers = self._against(dots, self.squares, square_lengths.unsqueeze(-1)) & self.active
         whole = self._against(dots.sum(0), self.squares.sum(0), square_lengths.sum())
-        return layers.sum(-1), int((whole & self.active.any(dim=0)).sum())
+        return layers.sum(-1), int((whole & self.judged).sum())
 
     def _against(self, dots: Tensor, squares: Tensor, square_length: Tensor) -> Tensor:
         return dots < -self.rounding * squares.sqrt() * square_length.sqrt()

@@ -11,7 +11,7 @@ from fedcraft.aggregators.base import Outcome
 from fedcraft.aggregators.cohort import Cohort, Vector
 from fedcraft.linalg import block_grams
 
-__all__ = ["Combination", "joint_grams", "uniform_mean"]
+__all__ = ["Combination", "joint_grams", "precise_joint_gram", "uniform_mean"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,15 @@ class Combination:
 def uniform_mean(cohort: Cohort) -> Combination:
     """mean_i g_i."""
     return Combination(cohort, torch.full((cohort.size,), 1 / cohort.size, dtype=torch.float64))
+
+
+def precise_joint_gram(cohort: Cohort, earlier: Tensor | None, layer: int) -> Tensor:
+    """One layer of :func:`joint_grams`, multiplied in float64."""
+    if earlier is None:
+        return cohort.precise_gram(layer)
+    block = cohort.block(layer)
+    rows = torch.cat([block, earlier[:, cohort.layout.slices[layer]].to(block)])
+    return rows @ rows.T
 
 
 def joint_grams(cohort: Cohort, earlier: Tensor | None) -> Tensor:

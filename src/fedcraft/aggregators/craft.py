@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
@@ -12,7 +13,7 @@ from torch import Tensor
 from fedcraft.aggregators.base import Aggregator, Outcome
 from fedcraft.aggregators.certificate import MEASURABLE, Correction
 from fedcraft.aggregators.cohort import Cohort, Vector
-from fedcraft.aggregators.projection import Constraint, Projection, project
+from fedcraft.aggregators.projection import WIDEST, Constraint, Projection, project
 from fedcraft.errors import InputError, require
 
 __all__ = ["Craft", "Target"]
@@ -36,10 +37,12 @@ class Craft(Aggregator):
       so corrects only those who fall short.
     * ``reference``: ``"previous"`` step (the paper), ``"none"`` (ConFIG by layer), or the
       ``"moving_average"`` of unit steps with ``momentum``.
-    * ``target``: rho from ``"data"`` sizes (the paper), ``"uniform"``, or a callable of the cohort.
+    * ``target``: rho from ``"data"`` sizes (the paper), ``"uniform"``, or a callable of the cohort
+      that gives a number >= 0 per client; in every layer rho sums to one over the active ones.
     * ``clip``: longest allowed ||g^q||; what it costs shows in the certificate's residual.
-    * ``released_code=True`` does what the authors' code does where it differs: eps = tau = 0, a
-      layer with one usable client takes that client's raw update, one with none stays put.
+    * ``released_code=True`` does what the authors' code does where it differs: eps = tau = 0, the
+      cut-off of ``torch.linalg.pinv``, which grows with the layer's size, a layer with one usable
+      client takes that client's raw update, one with none stays put.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class Craft(Aggregator):
             tau=self.tau,
             eps=self.eps,
             constraint=self.constraint,
+            widest=math.inf if self.released_code else WIDEST,
         )
         solution, keep = self._special_layers(cohort, projected)
         rows = solution.rows
@@ -112,10 +116,11 @@ class Craft(Aggregator):
             return torch.full_like(cohort.weights, 1 / cohort.size)
         targets = torch.as_tensor(self.target(cohort), dtype=torch.float64)
         possible = (targets >= 0) & torch.isfinite(targets)
-        if targets.shape != cohort.weights.shape or not bool(possible.all()):
+        fits = targets.shape == cohort.weights.shape and bool(possible.all())
+        if not fits or not bool(targets.any()):
             raise InputError(
-                f"target: expected {cohort.size} finite numbers >= 0 from the callable, "
-                f"found {targets.tolist()}"
+                f"target: expected {cohort.size} finite numbers >= 0 from the callable, one of "
+                f"them above 0, found {targets.tolist()}"
             )
         return targets
 
@@ -139,7 +144,7 @@ class Craft(Aggregator):
     def _recall(self, cohort: Cohort) -> _Reference:
         """Return r by layer as a stored vector and the factors that make its layers unit."""
         layers = len(cohort.layout)
-        vector = self._memory.get("reference")
+        vector = None if self.reference == "none" else self._memory.get("reference")
         if vector is None:
             nothing = torch.zeros(layers, dtype=torch.float64)
             dots = nothing.unsqueeze(-1).expand(-1, cohort.size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["even_losses", "rescale_factor"]
+__all__ = ["even_losses", "rescale_factor", "roundings"]
 
 _EQUAL = 1e-6
 _CONFLICT = 1e-6
@@ -26,6 +26,11 @@ def even_losses(losses: Tensor) -> Tensor | None:
     bend = torch.dot(unit, equal) * unit - equal
     size = torch.linalg.vector_norm(bend)
     return None if size < _EQUAL else bend / size
+
+
+def roundings(dtype: torch.dtype) -> float:
+    """Return how far below its factors a product multiplied in ``dtype`` is rounding."""
+    return 16 * torch.finfo(dtype).eps
 
 
 def rescale_factor(length: float, wanted: float, cosines: Tensor) -> float:

@@ -9,8 +9,13 @@ from torch import Tensor
 
 from fedcraft.aggregators.base import Aggregator, Outcome
 from fedcraft.aggregators.cohort import Cohort
-from fedcraft.aggregators.combination import Combination, joint_grams, uniform_mean
-from fedcraft.aggregators.fairness import even_losses, rescale_factor
+from fedcraft.aggregators.combination import (
+    Combination,
+    joint_grams,
+    precise_joint_gram,
+    uniform_mean,
+)
+from fedcraft.aggregators.fairness import even_losses, rescale_factor, roundings
 from fedcraft.aggregators.uploads import Uploads
 from fedcraft.linalg import block_combine
 from fedcraft.linalg.minnorm import min_norm_weights
@@ -49,9 +54,8 @@ class FedLF(Aggregator):
     def _direction(self, cohort: Cohort) -> Outcome:
         absent = self._absent(cohort)
         fair = even_losses(cast(Tensor, cohort.losses))
-        rounding = 16 * torch.finfo(cohort.matrix.dtype).eps
-        grams = joint_grams(cohort, absent)
-        rows = torch.stack([_hull_point(gram, cohort.size, fair, rounding) for gram in grams])
+        grams = enumerate(joint_grams(cohort, absent))
+        rows = torch.stack([_layer_point(cohort, absent, fair, *pair) for pair in grams])
         if self.history:
             self._remember(cohort)
         rest = _history_part(cohort, absent, rows)
@@ -90,29 +94,48 @@ def _history_part(cohort: Cohort, absent: Tensor | None, rows: Tensor) -> Tensor
     return block_combine(absent.to(cohort.matrix), part, cohort.layout.slices)
 
 
-def _hull_point(gram: Tensor, clients: int, fair: Tensor | None, rounding: float) -> Tensor:
-    """Return d^q as coefficients on the rows behind ``gram``: the clients' first, then history."""
+def _layer_point(
+    cohort: Cohort, absent: Tensor | None, fair: Tensor | None, layer: int, gram: Tensor
+) -> Tensor:
+    """Return d^q as coefficients; float64 products decide where float32 cannot tell it from 0."""
+    rounding = roundings(cohort.matrix.dtype)
+    point, sure = _hull_point(gram, cohort.size, fair, rounding)
+    if sure or cohort.matrix.dtype == torch.float64:
+        return point
+    precise = precise_joint_gram(cohort, absent, layer)
+    return _hull_point(precise, cohort.size, fair, rounding**2)[0]
+
+
+def _hull_point(
+    gram: Tensor, clients: int, fair: Tensor | None, shortest: float
+) -> tuple[Tensor, bool]:
+    """Return d^q on the rows behind ``gram``: the clients' first, then history.
+
+    Lengths below the square root of ``shortest`` are rounding and count as zero: then False.
+    """
     norms = gram.diagonal().clamp(min=0).sqrt()
     used = torch.nonzero(norms > 0).flatten()
     active = used[used < clients]
     coefficients = torch.zeros_like(norms)
     if len(active) == 0:
-        return coefficients
+        return coefficients, True
     unit = 1 / norms[used]
     kernel = gram[used][:, used] * unit.unsqueeze(-1) * unit
     corners = torch.eye(len(used), dtype=torch.float64)
+    balanced = True
     if fair is not None:
-        corners = _with_fair_row(corners, kernel, fair[active])
+        row = _fair_row(fair[active], kernel, shortest)
+        balanced = row is not None
+        corners = corners if row is None else torch.cat([corners, row.unsqueeze(0)])
     weights = min_norm_weights(corners @ kernel @ corners.T) @ corners
-    if weights @ kernel @ weights > rounding:
+    long_enough = bool(weights @ kernel @ weights > shortest)
+    if long_enough:
         coefficients[used] = norms[active].mean() * weights * unit
-    return coefficients
+    return coefficients, balanced and long_enough
 
 
-def _with_fair_row(corners: Tensor, kernel: Tensor, fair: Tensor) -> Tensor:
-    row = torch.zeros_like(corners[0])
+def _fair_row(fair: Tensor, kernel: Tensor, shortest: float) -> Tensor | None:
+    row = torch.zeros(len(kernel), dtype=torch.float64)
     row[: len(fair)] = fair
     square = row @ kernel @ row
-    if square <= 16 * torch.finfo(torch.float64).eps * len(fair):
-        return corners
-    return torch.cat([corners, (row / square.sqrt()).unsqueeze(0)])
+    return None if square <= shortest * len(fair) else row / square.sqrt()

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fedcraft.aggregators.base import Aggregator, Outcome, State
 from fedcraft.aggregators.cohort import Cohort
-from fedcraft.aggregators.combination import Combination, joint_grams
-from fedcraft.aggregators.fairness import even_losses, rescale_factor
+from fedcraft.aggregators.combination import Combination, joint_grams, precise_joint_gram
+from fedcraft.aggregators.fairness import even_losses, rescale_factor, roundings
 from fedcraft.aggregators.uploads import Uploads
 from fedcraft.errors import InputError, StateError, require
 from fedcraft.linalg.minnorm import min_norm_weights
@@ -92,6 +92,7 @@ class FedMDFG(Aggregator):
         norms = cohort.gram.diagonal().clamp(min=0).sqrt()
         live = torch.nonzero(norms > self.eps).flatten()
         if len(live) == 0:
+            self._memory = Uploads.forgotten(self._memory)  # nobody's rows are last round's
             return Combination(cohort, torch.zeros_like(norms)).outcome()
         even = norms[live].mean() / norms[live]  # brings every live row to length mu
         fair = self._fair_row(cast(Tensor, cohort.losses)[live], forced)
@@ -182,9 +183,7 @@ class _Hull:
 
     def point(self) -> tuple[Combination, float]:
         """Return d and the factor that gives it the length of the mean row."""
-        corners, kernel = self._corners()
-        weights = min_norm_weights(kernel)
-        square = float(weights @ kernel @ weights)
+        corners, kernel, weights, is_zero = self._shortest()
         mixed = weights @ corners
         coefficients = torch.zeros_like(self.cohort.weights)
         coefficients[self.live] = mixed[: len(self.live)]
@@ -192,9 +191,7 @@ class _Hull:
         if self.absent is not None:
             rest = mixed[len(self.live) :].to(self.absent) @ self.absent
         point = Combination(self.cohort, coefficients, rest)
-        if square <= 16 * torch.finfo(self.cohort.matrix.dtype).eps * float(
-            kernel.diagonal().max()
-        ):
+        if is_zero:
             return point, 0.0
         length = point.length()
         cosines = kernel @ weights / (kernel.diagonal().clamp(min=_TINY).sqrt() * length)
@@ -212,9 +209,23 @@ class _Hull:
         coefficients[self.live] = self.even / len(self.live)
         return Combination(self.cohort, coefficients)
 
-    def _corners(self) -> tuple[Tensor, Tensor]:
+    def _shortest(self) -> tuple[Tensor, Tensor, Tensor, bool]:
+        """Return corners, their Gram matrix, the weights of d, and whether d is only rounding.
+
+        Where float32 products cannot tell d from zero, float64 ones are asked.
+        """
+        cohort, dtype = self.cohort, self.cohort.matrix.dtype
+        corners, kernel = self._corners(joint_grams(cohort, self.absent).sum(0))
+        weights, shortest = min_norm_weights(kernel), roundings(dtype)
+        if _relative_square(kernel, weights) <= shortest and dtype != torch.float64:
+            layers = range(len(cohort.layout))
+            grams = [precise_joint_gram(cohort, self.absent, layer) for layer in layers]
+            corners, kernel = self._corners(torch.stack(grams).sum(0))
+            weights, shortest = min_norm_weights(kernel), shortest**2
+        return corners, kernel, weights, _relative_square(kernel, weights) <= shortest
+
+    def _corners(self, gram: Tensor) -> tuple[Tensor, Tensor]:
         """Return the corners on (live rows, absent rows), and their Gram matrix."""
-        gram = joint_grams(self.cohort, self.absent).sum(0)
         used = torch.cat([self.live, torch.arange(self.cohort.size, len(gram))])
         gram = gram[used][:, used]
         scale = torch.ones(len(used), dtype=torch.float64)
@@ -224,6 +235,10 @@ class _Hull:
         if self.fair is not None:
             corners = torch.cat([corners, (self.fair @ corners[: len(self.live)]).unsqueeze(0)])
         return corners, corners @ gram @ corners.T
+
+
+def _relative_square(kernel: Tensor, weights: Tensor) -> float:
+    return float(weights @ kernel @ weights / kernel.diagonal().max())
 
 
 @dataclass(frozen=True)

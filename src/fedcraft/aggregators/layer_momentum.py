@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from fedcraft.aggregators.base import Aggregator, Outcome
+from fedcraft.aggregators.certificate import MEASURABLE
 from fedcraft.aggregators.cohort import Cohort
 
 __all__ = ["LayerMomentum"]
@@ -13,20 +14,24 @@ __all__ = ["LayerMomentum"]
 class LayerMomentum(Aggregator):
     """g^q = U(g_{t-1}^q) + sum_i rho_i U(g_i^q) for every layer, with U(v) = v / ||v||.
 
-    It remembers and normalises as CRAFT does, but nothing is projected: what CRAFT has over this
-    rule is what the alignment constraints are worth. Not in the paper. Zero rows stay zero. Cost
+    It remembers and normalises as CRAFT does and has its active set (rows shorter than 1e-6 count
+    for nothing, a layer without others takes the plain average), but nothing is projected: what
+    CRAFT has over this rule is what the alignment constraints are worth. Not in the paper. Cost
     O(m d); remembers one vector.
     """
 
     def _direction(self, cohort: Cohort) -> Outcome:
         norms = cohort.square_norms.sqrt()
-        shares = torch.where(norms > 0, cohort.weights / torch.where(norms > 0, norms, 1), 0)
+        active = norms >= MEASURABLE
+        alive = active.any(dim=-1)
+        shares = torch.where(active, cohort.weights / norms.clamp(min=MEASURABLE), 0)
+        shares = torch.where(alive.unsqueeze(-1), shares, cohort.weights)
         previous = self._memory.get("previous")
         if previous is None:
             direction = cohort.combine(shares)
         else:
             lengths = cohort.lengths(previous)
             unit = torch.where(lengths > 0, 1 / torch.where(lengths > 0, lengths, 1), 0)
-            direction = cohort.combine(shares, previous, unit)
+            direction = cohort.combine(shares, previous, unit * alive)
         self._memory = {**self._memory, "previous": direction.clone()}
         return Outcome(direction)

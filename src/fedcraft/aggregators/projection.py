@@ -18,9 +18,13 @@ from torch import Tensor
 from fedcraft.aggregators.cohort import Cohort, Vector
 from fedcraft.linalg import eigen_solve, singular_solve, trusted_solve
 
-__all__ = ["Constraint", "Projection", "project"]
+__all__ = ["WIDEST", "Constraint", "Projection", "project"]
 
 Constraint = Literal["equal", "at_least"]
+# The cut-off of ``torch.linalg.pinv`` grows with the layer: in float32 it drops independent clients
+# from 1e5 coordinates on, and everybody from 2^23 on. Rounding does not grow so: rows are rounded
+# number by number.
+WIDEST = 1024
 
 
 @dataclass(frozen=True)
@@ -57,13 +61,15 @@ def project(
     eps: float,
     constraint: Constraint = "equal",
     renormalise: bool = True,
+    widest: float = WIDEST,
 ) -> Projection:
     """Solve every layer's correction problem (eq. 4.4) over its active set (appendix B.3).
 
     ``targets`` (m,) are rho; ``reference_dots`` (Q, m) are <x_i^q, r^q>. Rows shorter than ``tau``
     get no constraint and, if ``renormalise``, their targets are shared out among the others. Where
     the targets cannot be met together, ``equal`` gives least squares and ``at_least`` the least
-    violation.
+    violation. Singular values of a layer's unit rows below max(m, min(d_q, ``widest``)) eps of the
+    largest count as zero; with ``widest=math.inf`` that is what ``torch.linalg.pinv`` does.
     """
     grams = cohort.grams  # before the norms, which are then their diagonals
     norms = cohort.square_norms.sqrt()
@@ -72,14 +78,15 @@ def project(
     scale = torch.where(active, 1 / (norms + eps).clamp(min=torch.finfo(norms.dtype).tiny), 0)
     kernel = _unit_kernel(grams, scale, active)
     gap = torch.where(active, shares - scale * reference_dots, 0)
-    solved = trusted_solve(kernel, gap, cohort.matrix.dtype)
+    cutoffs = _cutoffs(cohort, widest)
+    solved = trusted_solve(kernel, gap, cohort.matrix.dtype, cutoffs)
     coefficients = solved.coefficients
     if constraint == "at_least":
         coefficients = _one_sided(kernel, gap, active, solved.trusted)
     rank = active.sum(-1)
     square = (coefficients * (kernel @ coefficients.unsqueeze(-1)).squeeze(-1)).sum(-1)
     careful = {
-        q: _Layer(cohort, q, active[q], scale[q], gap[q], constraint).solve()
+        q: _Layer(cohort, q, active[q], scale[q], gap[q], constraint, float(cutoffs[q])).solve()
         for q in torch.nonzero(~solved.trusted).flatten().tolist()
     }
     for q, answer in careful.items():
@@ -93,6 +100,11 @@ def project(
         correction_norm=square.clamp(min=0).sqrt(),
         trusted=solved.trusted,
     )
+
+
+def _cutoffs(cohort: Cohort, widest: float) -> Tensor:
+    widths = torch.tensor(cohort.layout.sizes, dtype=torch.float64).clamp(max=widest)
+    return widths.clamp(min=cohort.size) * torch.finfo(cohort.matrix.dtype).eps
 
 
 def _renormalised(targets: Tensor, active: Tensor) -> Tensor:
@@ -139,9 +151,10 @@ class _Layer:
     scale: Tensor
     gap: Tensor
     constraint: Constraint
+    cutoff: float
 
     def solve(self) -> _Answer:
-        """Apply the pseudo-inverse with its own cut-off max(m, d_q) eps sigma_max."""
+        """Apply the pseudo-inverse."""
         nothing = torch.zeros_like(self.gap)
         rows = torch.nonzero(self.active).flatten()
         if len(rows) == 0:
@@ -162,19 +175,15 @@ class _Layer:
         if self.cohort.matrix.dtype != torch.float64:  # float64 holds the squares of float32
             coefficients, rank = self._on_kernel(units @ units.T, gap)
             return units.T @ coefficients, rank
-        vector, rank = singular_solve(units, gap, self._cutoff(len(gap)))
+        vector, rank = singular_solve(units, gap, self.cutoff)
         if self.constraint == "at_least":
             vector = units.T @ self._on_kernel(units @ units.T, gap)[0]
         return vector, rank
 
     def _on_kernel(self, kernel: Tensor, gap: Tensor) -> tuple[Tensor, int]:
-        coefficients, rank = eigen_solve(kernel, gap, self._cutoff(len(gap)))
+        coefficients, rank = eigen_solve(kernel, gap, self.cutoff)
         if self.constraint == "at_least":
             from fedcraft.linalg.at_least import at_least_dual
 
             coefficients = at_least_dual(kernel, gap)
         return coefficients, rank
-
-    def _cutoff(self, rows: int) -> float:
-        width = self.cohort.layout.sizes[self.layer]
-        return max(rows, width) * torch.finfo(self.cohort.matrix.dtype).eps

@@ -41,6 +41,11 @@ class Uploads:
         entries = {"upload_ids": list(self.ids), "upload_rounds": list(self.rounds)}
         return entries if self.rows is None else {**entries, "upload_rows": self.rows}
 
+    @staticmethod
+    def forgotten(state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a rule's memory without what ``dump`` put there."""
+        return {name: value for name, value in state.items() if not name.startswith("upload_")}
+
     def __len__(self) -> int:
         return len(self.ids)
 

@@ -2,7 +2,7 @@
 
 U^+ b = U^T K^+ b: only m x m matrices are factorised. Two traps lie on the way.
 
-* The pseudo-inverse drops singular values of U below max(m, d) eps sigma_max. On K the same
+* The pseudo-inverse drops singular values of U below a cut-off times sigma_max. On K the same
   cut-off is *squared*, and may fall below the rounding of a float32 product.
 * A Gram matrix doubles the condition number, so its rounding may be amplified.
 
@@ -30,19 +30,24 @@ class TrustedSolve:
     trusted: Tensor
 
 
-def trusted_solve(kernel: Tensor, target: Tensor, dtype: torch.dtype) -> TrustedSolve:
+def trusted_solve(
+    kernel: Tensor, target: Tensor, dtype: torch.dtype, cutoffs: Tensor
+) -> TrustedSolve:
     """Solve (Q, m, m) positive definite systems by Cholesky with one step of refinement.
 
     A layer is trusted when eps(dtype) ||K^-1||_F stays small, the expected effect of independent
-    roundings of K's entries on the answer: K then has full rank far above the pseudo-inverse's
-    cut-off.
+    roundings of K's entries on the answer, and no singular value of U can lie below the layer's
+    ``cutoffs`` (Q,).
     """
     factor, failed = torch.linalg.cholesky_ex(kernel)
     identity = torch.eye(kernel.shape[-1], dtype=kernel.dtype)
     factor = torch.where((failed == 0)[:, None, None], factor, identity)
     inverse = torch.cholesky_inverse(factor)
-    rounding = torch.finfo(dtype).eps * torch.linalg.matrix_norm(inverse)
-    trusted = (failed == 0) & (rounding <= _TRUSTED[dtype])
+    inverse_norm = torch.linalg.matrix_norm(inverse)
+    rounding = torch.finfo(dtype).eps * inverse_norm
+    # ||K|| ||K^-1|| bounds (sigma_max / sigma_min)^2 from above.
+    full_rank = cutoffs.square() * torch.linalg.matrix_norm(kernel) * inverse_norm < 1
+    trusted = (failed == 0) & (rounding <= _TRUSTED[dtype]) & full_rank
     rough = _apply(inverse, target)
     coefficients = rough + _apply(inverse, target - _apply(kernel, rough))
     return TrustedSolve(coefficients, trusted)

@@ -6,8 +6,8 @@ work goes through its cohort's methods (average, config, craft, ...) gives the s
 memory, with one exception: where float64 updates nearly depend on each other, memory has the
 singular values of the rows themselves, files only their Gram matrix, which knows squares. There
 singular values below about 2 sqrt(m eps) = 3e-8 sqrt(m) of the largest are taken for zero, not
-those below max(m, d_q) eps: such rows may count as dependent on disk and not in memory, and the
-certificate's rank says which.
+those below max(m, min(d_q, 1024)) eps: such rows may count as dependent on disk and not in memory,
+and the certificate's rank says which.
 """
 
 from __future__ import annotations
