@@ -36,7 +36,7 @@ def test_a_layer_of_eight_million_numbers_still_moves():
 
 
 def test_the_released_code_has_pinvs_cut_off_in_every_layer():
-    """Also where a Cholesky factorisation would do: pinv takes what clients differ in for rounding."""
+    """Also where a Cholesky solve would do: pinv takes what clients differ in for rounding."""
     rows = torch.zeros(3, WIDE)
     rows[:, 0], rows[:, 1:4] = (1 - 0.18**2) ** 0.5, 0.18 * torch.eye(3)
     weights = torch.tensor([1.0, 2.0, 3.0])

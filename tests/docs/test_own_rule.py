@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 import fedcraft
-from fedcraft.aggregators import RULES
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-rule.md"
 
@@ -22,7 +21,6 @@ def test_the_example_of_a_rule_works_as_printed(tmp_path, monkeypatch, capsys):
     rule, use, remembering = code_blocks()
     (tmp_path / "median.py").write_text(rule)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("fedcraft.aggregators.RULES", RULES)
     try:
         namespace: dict[str, object] = {}
         exec(use, namespace)
@@ -36,5 +34,4 @@ def test_the_example_of_a_rule_works_as_printed(tmp_path, monkeypatch, capsys):
         np.testing.assert_allclose(step.direction, [0.75, 2.0])
         assert isinstance(smoothed, fedcraft.Aggregator)
     finally:
-        RULES.pop("median", None)
         sys.modules.pop("median", None)

@@ -15,7 +15,6 @@ from fedcraft.local import (
     ClientData,
     SeedAddress,
     local_objective,
-    register,
 )
 from fedcraft.models import FlatModel
 
@@ -220,9 +219,5 @@ def test_an_impossible_objective_is_refused(name: str, params: Any, message: str
         local_objective(name, **params)
 
 
-def test_a_registered_objective_is_found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedcraft.local.table.OBJECTIVES", dict(OBJECTIVES))
-    register("mine", "fedcraft.local.sgd:PlainSGD")
-    assert type(local_objective("mine")) is type(local_objective("plain"))
-    with pytest.raises(InputError, match="'plain' is taken"):
-        register("plain", "elsewhere:Thing")
+def test_an_objective_of_ones_own_is_found_by_its_place() -> None:
+    assert type(local_objective("fedcraft.local.sgd:PlainSGD")) is type(local_objective("plain"))

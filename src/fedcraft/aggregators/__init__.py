@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-import difflib
-import importlib
 from typing import Any
 
 from fedcraft.aggregators.base import Aggregator, Outcome, State, Step
 from fedcraft.aggregators.certificate import Certificate
 from fedcraft.aggregators.cohort import Cohort
-from fedcraft.errors import InputError, require_numbers
+from fedcraft.registry import build
 
 __all__ = [
     "RULES",
@@ -23,7 +21,6 @@ __all__ = [
     "State",
     "Step",
     "aggregator",
-    "register",
 ]
 
 RULES: dict[str, str] = {
@@ -42,7 +39,7 @@ RULES: dict[str, str] = {
 
 
 def aggregator(name: str, **params: Any) -> Aggregator:
-    """Return a fresh aggregator by its name in ``RULES``.
+    """Return a fresh aggregator by its name in ``RULES``, or ``package.module:Class`` of your own.
 
     >>> import numpy as np
     >>> craft = aggregator("craft")
@@ -50,22 +47,5 @@ def aggregator(name: str, **params: Any) -> Aggregator:
     >>> step.certificate.conflict_free
     True
     """
-    if name not in RULES:
-        near = difflib.get_close_matches(name, RULES, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise InputError(f"aggregator: unknown rule {name!r}{hint} Known: {', '.join(RULES)}")
-    module, _, attribute = RULES[name].partition(":")
-    rule = getattr(importlib.import_module(module), attribute)
-    try:
-        built: Aggregator = rule(**params)
-    except TypeError as error:
-        require_numbers(rule, params)
-        raise InputError(f"aggregator {name!r}: {error}") from error
+    built: Aggregator = build("aggregator", Aggregator, RULES, name, params)
     return built
-
-
-def register(name: str, path: str) -> None:
-    """Add a rule of your own under ``name``; ``path`` is ``"package.module:ClassName"``."""
-    if name in RULES and RULES[name] != path:
-        raise InputError(f"aggregator: {name!r} is taken by {RULES[name]}")
-    RULES[name] = path

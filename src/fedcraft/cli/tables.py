@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from fedcraft.methods import methods
+from fedcraft.methods import method_title
 
 __all__ = ["plain_table", "score_table"]
 
@@ -77,8 +77,8 @@ def plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str 
 
 def _name(row: Mapping[str, Any]) -> str:
     """The method as the paper writes it; the last numbers of a diverged run are no result."""
-    name = {known.name: known.title for known in methods()}.get(row["method"], row["method"])
-    return f"{name} (diverged)" if row["diverged"] else str(name)
+    name = method_title(str(row["method"]))
+    return f"{name} (diverged)" if row["diverged"] else name
 
 
 def _marked(rows: Sequence[Mapping[str, Any]], key: str, higher: bool, decimals: int) -> list[Text]:

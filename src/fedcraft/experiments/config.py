@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from fedcraft.engine.settings import Device, Executor, NonFinitePolicy
 from fedcraft.experiments.names import check_dataset, check_method, check_model, rates_of
 from fedcraft.experiments.owners import count_owners
-from fedcraft.methods import methods
+from fedcraft.methods import methods, mixture_name
 from fedcraft.updates import BufferPolicy, Grouping
 
 __all__ = ["MACHINE_KEYS", "TABLES", "Config", "Tracking", "names_another", "not_of_partition"]
@@ -196,7 +196,7 @@ class Config(BaseModel):
     @property
     def name(self) -> str:
         """What tables call this run."""
-        return self.label or self.method
+        return self.label or mixture_name(self.method, vars(self))
 
     @property
     def partition_params(self) -> dict[str, Any]:

@@ -33,8 +33,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def rates_of(name: str) -> dict[str, float]:
     """Return the rates a method starts from; nothing for a name that nobody knows."""
-    found = [row for row in methods() if row.name == name]
-    return {"client_lr": found[0].client_lr, "server_lr": found[0].server_lr} if found else {}
+    try:
+        found = method(name)
+    except FedcraftError:
+        return {}
+    return {"client_lr": found.client_lr, "server_lr": found.server_lr}
 
 
 def check_method(name: str, tables: Mapping[str, Mapping[str, Any]]) -> None:
@@ -42,10 +45,12 @@ def check_method(name: str, tables: Mapping[str, Mapping[str, Any]]) -> None:
     known = [row.name for row in methods()]
     try:
         row = method(name)
-    except FedcraftError:
+    except FedcraftError as error:
+        if ":" in name:  # a rule of one's own: what is wrong with it is known
+            raise ValueError(f"method: {error}") from None
         raise ValueError(
-            f"method: unknown name {name!r}.{did_you_mean(name, known)} "
-            f"There are {', '.join(known)}."
+            f"method: unknown name {name!r}.{did_you_mean(name, known)} There are "
+            f"{', '.join(known)}, and mixtures of clients and a server, such as fedprox+craft."
         ) from None
     for table in PART_TABLES:
         _check_part(row, table, tables[table])

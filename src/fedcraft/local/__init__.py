@@ -10,7 +10,7 @@ from fedcraft.local.base import (
     SeedAddress,
 )
 from fedcraft.local.store import ClientStates, StateIndex
-from fedcraft.local.table import OBJECTIVES, local_objective, register
+from fedcraft.local.table import OBJECTIVES, local_objective
 
 __all__ = [
     "OBJECTIVES",
@@ -24,5 +24,4 @@ __all__ = [
     "SeedAddress",
     "StateIndex",
     "local_objective",
-    "register",
 ]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-import importlib
 from typing import Any
 
-from fedcraft.errors import InputError, require_numbers
 from fedcraft.local.base import LocalObjective
+from fedcraft.registry import build
 
-__all__ = ["OBJECTIVES", "local_objective", "register"]
+__all__ = ["OBJECTIVES", "local_objective"]
 
 OBJECTIVES: dict[str, str] = {
     "plain": "fedcraft.local.sgd:PlainSGD",
@@ -21,29 +19,10 @@ OBJECTIVES: dict[str, str] = {
 
 
 def local_objective(name: str, **params: Any) -> LocalObjective:
-    """Return a local objective by its name in ``OBJECTIVES``.
+    """Return a local objective by its name in ``OBJECTIVES``, or ``package.module:Class``.
 
     >>> local_objective("proximal", mu=0.1).personal
     False
     """
-    if name not in OBJECTIVES:
-        near = difflib.get_close_matches(name, OBJECTIVES, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise InputError(
-            f"local objective: unknown name {name!r}{hint} Known: {', '.join(OBJECTIVES)}"
-        )
-    module, _, attribute = OBJECTIVES[name].partition(":")
-    objective = getattr(importlib.import_module(module), attribute)
-    try:
-        built: LocalObjective = objective(**params)
-    except TypeError as error:
-        require_numbers(objective, params)
-        raise InputError(f"local objective {name!r}: {error}") from error
+    built: LocalObjective = build("local objective", LocalObjective, OBJECTIVES, name, params)
     return built
-
-
-def register(name: str, path: str) -> None:
-    """Add an objective of your own under ``name``; ``path`` is ``"package.module:ClassName"``."""
-    if name in OBJECTIVES and OBJECTIVES[name] != path:
-        raise InputError(f"local objective: {name!r} is taken by {OBJECTIVES[name]}")
-    OBJECTIVES[name] = path

@@ -1,6 +1,16 @@
 """Every method of the paper behind one interface, and any combination of their parts."""
 
+from fedcraft.methods.lookup import method, method_title, mixture_name
 from fedcraft.methods.method import Method, Override, Part
-from fedcraft.methods.table import markdown_table, method, methods
+from fedcraft.methods.table import markdown_table, methods
 
-__all__ = ["Method", "Override", "Part", "markdown_table", "method", "methods"]
+__all__ = [
+    "Method",
+    "Override",
+    "Part",
+    "markdown_table",
+    "method",
+    "method_title",
+    "methods",
+    "mixture_name",
+]

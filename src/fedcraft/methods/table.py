@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
+from fedcraft.methods.method import Method, Part
 
-from fedcraft.errors import InputError
-from fedcraft.methods.method import Method, Override, Part
-
-__all__ = ["markdown_table", "method", "methods"]
+__all__ = ["markdown_table", "methods"]
 
 # The server rules of Reddi et al., with the constants their paper recommends and no bias
 # correction, which its algorithm 2 does not have.
@@ -211,42 +208,10 @@ _ROWS = (
     ),
 )
 
-_TABLE = {row.name: row for row in _ROWS}
-_ALIASES = {"fedmgda": "fedmgda+", "fedmgdaplus": "fedmgda+", "q-fedavg": "qfedavg"}
-
 
 def methods() -> tuple[Method, ...]:
     """Return all methods, in the order of the table."""
     return _ROWS
-
-
-def method(
-    name: str,
-    *,
-    local: Override = None,
-    aggregator: Override = None,
-    server: Override = None,
-    client_lr: float | None = None,
-    server_lr: float | None = None,
-) -> Method:
-    """Return a method by name, with any of its parts changed or exchanged.
-
-    A part is overridden by a mapping of parameters; with another ``"name"`` in it, or as a plain
-    string, it is exchanged. Every combination is built once here, so that mistakes show at once.
-
-    >>> method("fedprox", local={"mu": 0.1}, aggregator="craft").aggregator.name
-    'craft'
-    >>> print(method("craft", server={"name": "adam", "tau": 0.001}).server)
-    adam(tau=0.001)
-    """
-    row = _row(name)
-    return row.overridden(
-        local=local,
-        aggregator=aggregator,
-        server=server,
-        client_lr=client_lr,
-        server_lr=server_lr,
-    )
 
 
 def markdown_table() -> str:
@@ -258,16 +223,6 @@ def markdown_table() -> str:
         shown = "yes" if row.in_paper else ""
         lines.append(_line([f"`{row.name}`", *parts, shown, row.summary, row.reference]))
     return "\n".join(lines) + "\n"
-
-
-def _row(name: str) -> Method:
-    wanted = name.lower()
-    wanted = _ALIASES.get(wanted, wanted)
-    if wanted not in _TABLE:
-        near = difflib.get_close_matches(wanted, _TABLE, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
-        raise InputError(f"method: unknown name {name!r}{hint} Known: {', '.join(_TABLE)}")
-    return _TABLE[wanted]
 
 
 def _line(cells: tuple[str, ...] | list[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fedcraft.methods import methods
+from fedcraft.methods import method_title, methods
 
 __all__ = [
     "BASELINE",
@@ -58,7 +58,7 @@ class Style:
 
 def display_name(name: str) -> str:
     """The title of a method; a label of one's own stays as it is."""
-    return {row.name: row.title for row in methods()}.get(name, name)
+    return method_title(name)
 
 
 def problem_name(part: object) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from fedcraft.errors import DataError
 from fedcraft.experiments.config import names_another
+from fedcraft.methods import mixture_name
 from fedcraft.report.extras import needs
 from fedcraft.report.files import (
     read_json,
@@ -102,7 +103,7 @@ class RunData:
         than it ran is told apart from that.
         """
         method = str(self.config["method"])
-        label = str(self.config.get("label") or method)
+        label = str(self.config.get("label") or mixture_name(method, self.config))
         return f"{label} ({method})" if names_another(label, method) else label
 
     @property

@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-import difflib
-import importlib
 from typing import Any
 
-from fedcraft.errors import InputError, require_numbers
+from fedcraft.registry import build
 from fedcraft.server_optimizers.base import ServerOptimizer
 
 __all__ = ["OPTIMIZERS", "ServerOptimizer", "server_optimizer"]
@@ -24,23 +22,14 @@ OPTIMIZERS: dict[str, str] = {
 
 
 def server_optimizer(name: str, lr: float = 1.0, **params: Any) -> ServerOptimizer:
-    """Return a fresh server optimiser by its name in ``OPTIMIZERS``.
+    """Return a fresh server optimiser by its name in ``OPTIMIZERS``, or ``package.module:Class``.
 
     >>> import numpy as np
     >>> momentum = server_optimizer("momentum", lr=0.1, beta=0.5)
     >>> momentum.step(np.array([1.0])), momentum.step(np.array([1.0]))
     (array([0.1]), array([0.15]))
     """
-    if name not in OPTIMIZERS:
-        near = difflib.get_close_matches(name, OPTIMIZERS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        known = ", ".join(OPTIMIZERS)
-        raise InputError(f"server_optimizer: unknown name {name!r}{hint} Known: {known}")
-    module, _, attribute = OPTIMIZERS[name].partition(":")
-    kind = getattr(importlib.import_module(module), attribute)
-    try:
-        built: ServerOptimizer = kind(lr=lr, **params)
-    except TypeError as error:
-        require_numbers(kind, {"lr": lr, **params})
-        raise InputError(f"server_optimizer {name!r}: {error}") from error
+    built: ServerOptimizer = build(
+        "server_optimizer", ServerOptimizer, OPTIMIZERS, name, {"lr": lr, **params}
+    )
     return built

@@ -1,0 +1,136 @@
+"""Methods by name: a row of the table, or a mixture of what is in it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from fedcraft.aggregators import RULES
+from fedcraft.errors import InputError
+from fedcraft.methods.method import Method, Override, Part
+from fedcraft.methods.table import methods
+from fedcraft.registry import short_name
+from fedcraft.server_optimizers import OPTIMIZERS
+
+__all__ = ["method", "method_title", "mixture_name"]
+
+_TABLE = {row.name: row for row in methods()}
+_ALIASES = {"fedmgda": "fedmgda+", "fedmgdaplus": "fedmgda+", "q-fedavg": "qfedavg"}
+
+
+def method(
+    name: str,
+    *,
+    local: Override = None,
+    aggregator: Override = None,
+    server: Override = None,
+    client_lr: float | None = None,
+    server_lr: float | None = None,
+) -> Method:
+    """Return a method by name, with any of its parts changed or exchanged.
+
+    A name may also be a mixture ``clients+server``: ``"fedprox+craft"`` has FedProx's clients and
+    all of CRAFT's server, ``"craft+adam"`` CRAFT's direction through Adam. What stands for a server
+    is a method, an aggregation rule or a server optimiser; ``package.module:Class`` is a rule of
+    your own, and alone it has FedAvg's clients.
+
+    A part is overridden by a mapping of parameters; with another ``"name"`` in it, or as a plain
+    string, it is exchanged. Every combination is built once here, so that mistakes show at once.
+
+    >>> method("fedprox", local={"mu": 0.1}, aggregator="craft").aggregator.name
+    'craft'
+    >>> method("fedprox+craft").title
+    'FedProx + CRAFT'
+    >>> print(method("craft", server={"name": "adam", "tau": 0.001}).server)
+    adam(tau=0.001)
+    """
+    row = _row(name)
+    return row.overridden(
+        local=local,
+        aggregator=aggregator,
+        server=server,
+        client_lr=client_lr,
+        server_lr=server_lr,
+    )
+
+
+def method_title(name: str) -> str:
+    """Return how a method is written; a name that is no method's stays as it is."""
+    found = _find(name)
+    return name if found is None else found.title
+
+
+def mixture_name(name: str, config: Mapping[str, Any]) -> str:
+    """Return what a run of a method is called, some of whose parts its tables exchange."""
+    row = _find(name)
+    exchanged = (
+        {}
+        if row is None
+        else {
+            part: short_name(chosen)
+            for part in ("local", "aggregator", "server")
+            if (chosen := _chosen(config.get(part))) not in (None, getattr(row, part).name)
+        }
+    )
+    clients = exchanged.pop("local", None)
+    return "+".join(filter(None, [clients, name, *exchanged.values()]))
+
+
+def _chosen(table: object) -> str | None:
+    return table.get("name") if isinstance(table, Mapping) else None
+
+
+def _row(name: str) -> Method:
+    found = _find(name)
+    if found is None:
+        near = difflib.get_close_matches(name.lower(), _TABLE, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise InputError(
+            f"method: unknown name {name!r}{hint} Known: {', '.join(_TABLE)}, and mixtures such as "
+            "fedprox+craft"
+        )
+    return found
+
+
+def _find(name: str) -> Method | None:
+    known = _TABLE.get(_ALIASES.get(name.lower(), name.lower()))
+    if known is not None:
+        return known
+    if ":" in name and "+" not in name:
+        return _mixed(_TABLE["fedavg"], name, name)
+    for place in reversed([place for place, letter in enumerate(name) if letter == "+"]):
+        clients, server = _find(name[:place]), name[place + 1 :]
+        mixed = None if clients is None else _mixed(clients, server, name)
+        if mixed is not None:
+            return mixed
+    return None
+
+
+def _mixed(clients: Method, server: str, name: str) -> Method | None:
+    """Put a server (a method, a rule, an optimiser) behind a method's clients."""
+    other = _TABLE.get(_ALIASES.get(server.lower(), server.lower()))
+    if other is not None:
+        rule, optimizer, rate = other.aggregator, other.server, other.server_lr
+        title = other.title
+    elif server in RULES or ":" in server:
+        rule, optimizer, rate = Part(server), clients.server, clients.server_lr
+        title = short_name(server)
+    elif server in OPTIMIZERS:
+        rule, optimizer, rate = clients.aggregator, Part(server), clients.server_lr
+        title = f"{server.capitalize()} on the server"
+    else:
+        return None
+    whole = title if name == server else f"{clients.title} + {title}"
+    return replace(
+        clients,
+        name=name,
+        title=whole,
+        summary="a mixture",
+        reference="fedcraft's own",
+        aggregator=rule,
+        server=optimizer,
+        server_lr=rate,
+        in_paper=False,
+    )
