@@ -95,6 +95,8 @@ def test_a_place_without_a_rule_is_an_error(own_rule: str, name: str, message: s
         ({"method": "craft", "server": {"name": "adam", "tau": 0.01}}, "craft+adam"),
         ({"method": "craft", "local": {"name": "ditto"}}, "ditto+craft"),
         ({"method": "craft", "aggregator": {"name": "mine:Own"}, "local": {}}, "craft+Own"),
+        ({"method": "fedprox+mine:Own"}, "fedprox+Own"),
+        ({"method": "fedmgda+"}, "fedmgda+"),
         ({"method": "unheard-of", "aggregator": {"name": "x"}}, "unheard-of"),
         ({"method": "craft", "aggregator": "no table"}, "craft"),
     ],
@@ -105,8 +107,9 @@ def test_a_run_is_called_by_the_parts_that_were_exchanged(
     assert mixture_name(config["method"], config) == name
 
 
-def test_names_that_are_no_methods_stay_as_they_are() -> None:
-    assert method_title("my own label + more") == "my own label + more"
+@pytest.mark.parametrize("label", ["my own label + more", "rates:low", "<a>(javascript:x)"])
+def test_labels_stay_as_they_are(label: str) -> None:
+    assert method_title(label) == label
 
 
 def test_exchanged_parts_are_a_row_of_their_own(tmp_path: Path, own_rule: str) -> None:
@@ -122,7 +125,7 @@ def test_exchanged_parts_are_a_row_of_their_own(tmp_path: Path, own_rule: str) -
         fedcraft.run(**common, **keys, out=tmp_path / str(place))
         for place, keys in enumerate(chosen)
     ]
-    named = ["fedprox", "fedprox+craft", "fedavg+First", own_rule]
+    named = ["fedprox", "fedprox+craft", "fedavg+First", "First"]
     assert [run.method for run in runs] == named
     pytest.importorskip("pandas")
     from fedcraft.report import load_runs

@@ -58,28 +58,26 @@ def method(
 
 def method_title(name: str) -> str:
     """Return how a method is written; a name that is no method's stays as it is."""
-    found = _find(name)
+    found = None if ":" in name else _find(name)  # which is a label, whatever it looks like
     return name if found is None else found.title
 
 
 def mixture_name(name: str, config: Mapping[str, Any]) -> str:
-    """Return what a run of a method is called, some of whose parts its tables exchange."""
-    row = _find(name)
-    exchanged = (
-        {}
-        if row is None
-        else {
-            part: short_name(chosen)
-            for part in ("local", "aggregator", "server")
-            if (chosen := _chosen(config.get(part))) not in (None, getattr(row, part).name)
-        }
+    """Return what a run of a method is called, some of whose parts its tables may exchange."""
+    row, shown = _find(name), "+".join(map(short_name, name.split("+")))
+    if row is None:
+        return name
+    local, rule, optimizer = (
+        _exchanged(getattr(row, part).name, config.get(part))
+        for part in ("local", "aggregator", "server")
     )
-    clients = exchanged.pop("local", None)
-    return "+".join(filter(None, [clients, name, *exchanged.values()]))
+    return "+".join(filter(None, (local, shown, rule, optimizer)))
 
 
-def _chosen(table: object) -> str | None:
-    return table.get("name") if isinstance(table, Mapping) else None
+def _exchanged(own: str, table: object) -> str | None:
+    """Return the part that a configuration's table puts in the place of the method's own."""
+    chosen = table.get("name", own) if isinstance(table, Mapping) else own
+    return None if chosen == own else short_name(str(chosen))
 
 
 def _row(name: str) -> Method:
