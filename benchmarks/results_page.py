@@ -54,6 +54,7 @@ def results_blocks() -> dict[str, str]:
         "sources": _beside_paper(sources),
         "sources verdict": _others_verdict(sources),
         "ablation femnist": _ablation(from_results("ablation-femnist", RESULTS)),
+        "ablation cifar10": _ablation(from_results("ablation-cifar10-cnn", RESULTS)),
         **{study: curve_tables(from_results(study, RESULTS)) for study in CURVES},
         "ditto": ditto_table(ditto),
         "ditto verdict": ditto_verdict(ditto),

@@ -137,6 +137,15 @@ _ROWS = (
         server_lr=_OWN_LENGTH,
     ),
     Method(
+        "craft-one-sided",
+        "CRAFT, one-sided",
+        "CRAFT that gives every client at least its share, and corrects only who falls short",
+        "fedcraft's own",
+        aggregator=Part("craft", {"constraint": "at_least"}),
+        in_paper=False,
+        server_lr=_OWN_LENGTH,
+    ),
+    Method(
         "craft-fair",
         "CRAFT, fair variant",
         "CRAFT that gives every client at least an equal share, and corrects only who falls short",
