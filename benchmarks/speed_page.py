@@ -47,7 +47,7 @@ def speed_summary(results: Path) -> str:
         rivals = {rival: paces[rival]["x_floor"] for rival in ("pfl, 2 processes", _FLOWER)}
         told = ", ".join(f"{rival} {x:.2f}" for rival, x in rivals.items())
         lines.append(
-            f"A simulated round of {title} takes {ours['seconds_per_round']:.3f} s: "
+            f"A simulated round of FedAvg on {title} takes {ours['seconds_per_round']:.3f} s: "
             f"{ours['x_floor']:.2f} times a hand-written PyTorch loop over two processes ({told})."
         )
     return "\n".join(f"* {line}" for line in lines)

@@ -200,9 +200,7 @@ def _value(option: click.Option) -> str:
 
 
 def _experiments() -> str:
-    rows = [
-        (f"`{item.name}`", item.about, len(item.plan().configs())) for item in presets().values()
-    ]
+    rows = [(f"`{item.name}`", item.about, item.size) for item in presets().values()]
     return _table(("name", "what it is", "runs"), rows)
 
 

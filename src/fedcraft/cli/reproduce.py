@@ -188,8 +188,10 @@ def _write_tables(made: Reproduction, runs: list[RunData], folder: Path) -> Path
 
 
 def _list_experiments(known: dict[str, Preset], as_json: bool) -> None:
-    rows = [[item.name, item.about, str(len(item.plan().configs()))] for item in known.values()]
     if as_json:
-        print_json([dict(zip(("name", "about", "runs"), row, strict=True)) for row in rows])
+        keys = ("name", "about", "runs", "repeats")
+        rows = [(item.name, item.about, *item.counts) for item in known.values()]
+        print_json([dict(zip(keys, row, strict=True)) for row in rows])
         return
-    out_console().print(plain_table(["name", "what it is", "runs"], rows))
+    cells = [[item.name, item.about, item.size] for item in known.values()]
+    out_console().print(plain_table(["name", "what it is", "runs"], cells))

@@ -94,8 +94,11 @@ class Config(BaseModel):
     """Seed of the split alone; `seed` if left out."""
     workers: Annotated[int, Field(ge=0, le=1024)] = 0
     """Worker processes, 0 for one per core. The result does not depend on it."""
-    device: Device = "auto"
-    """Where to train: cpu, cuda, or auto for cuda where there is one."""
+    device: Device = Field(
+        default="auto",
+        description="Where the executor vectorized trains: cpu, cuda, or auto for cuda where there "
+        "is one. The other executors use the CPU.",
+    )
     executor: Executor = "auto"
     """How clients are trained: serial, processes, vectorized, ray, or auto for the fastest here."""
     ray_address: str | None = Field(default=None, min_length=1)
@@ -133,7 +136,7 @@ class Config(BaseModel):
     evaluate_train_loss: bool = True
     """Compute the training loss over all clients when evaluating."""
     diagnostics_every: Period = 10
-    """Rounds between rows of conflicts.csv; 0 for none."""
+    """Rounds between rows of conflicts.csv (evaluation rounds always have theirs); 0 for none."""
     checkpoint_every: Period = 50
     """Rounds between checkpoints; 0 to go by checkpoint_minutes alone."""
     checkpoint_minutes: Minutes = 5.0
@@ -165,7 +168,7 @@ class Config(BaseModel):
     server: dict[str, Any] = Field(default_factory=dict)
     """Overrides of the method's server optimiser, e.g. beta of FedAvgM."""
     model_options: dict[str, Any] = Field(default_factory=dict)
-    """Arguments of the model, e.g. the widths of mlp."""
+    """Arguments of the model, e.g. `hidden = [200, 200]` of mlp."""
     data_options: dict[str, Any] = Field(default_factory=dict)
     """Arguments for reading a .parquet or .csv file: label, client, features, classes, ..."""
 

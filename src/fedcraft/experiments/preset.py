@@ -43,6 +43,17 @@ class Preset:
         """The methods, or what stands for them, in the order of the table."""
         return list(dict.fromkeys(map(_name, self.variants)))
 
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many runs the paper's scale has, and how many more repeat the best settings."""
+        plan = self.plan()
+        return len(plan.configs()), len(self.names) * len(self.repeats_of(plan))
+
+    @property
+    def size(self) -> str:
+        """The same for a table: ``168 + 28``, or ``24`` where nothing is repeated."""
+        return " + ".join(str(count) for count in self.counts if count)
+
     def plan(self, scale: Scale = "paper", methods: Sequence[str] = (), /, **changes: Any) -> Plan:
         """Return the runs; ``methods`` keeps only those (by name or label), ``changes`` win."""
         if scale not in SCALES:
