@@ -220,6 +220,7 @@ class _Setup:
             scores=loop.journal.scores_of(loop.round) or loop.evaluate(),
             executor=self.executor,
             directory=None if loop.journal.directory is None else loop.journal.directory.path,
+            client_names=self.federation.client_names,
         )
 
     def _desk(self) -> Desk:
