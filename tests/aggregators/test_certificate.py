@@ -68,6 +68,18 @@ def test_rows_are_plain_values_for_a_table():
     assert all(isinstance(value, (str, int, float)) for row in rows for value in row.values())
 
 
+@pytest.mark.parametrize("layers", [fedcraft.Layout.whole(3), [3], None])
+def test_a_single_layer_is_the_whole_model_and_has_one_row(layers):
+    (row,) = fedcraft.aggregator("craft").aggregate(torch.eye(3), layers=layers).certificate.rows()
+    assert (row["layer"], row["rank"], row["active"]) == ("all", 3, 3)
+
+
+def test_a_layer_called_all_is_not_taken_for_the_whole_model():
+    layout = fedcraft.Layout.from_sizes([1, 2], names=["all", "head"])
+    rows = fedcraft.aggregator("craft").aggregate(torch.eye(3), layers=layout).certificate.rows()
+    assert [row["layer"] for row in rows] == ["layer all", "head", "all"]
+
+
 def test_conflicting_clients_are_named():
     updates = np.array([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.1]])
     step = fedcraft.aggregator("average").aggregate(updates, client_ids=["ann", "bob", "cyd"])
@@ -83,7 +95,7 @@ def test_an_update_too_short_to_have_a_direction_is_in_conflict_with_nothing(rul
     assert certificate.conflicting_clients() == ()
     assert certificate.conflict_free
     assert int(certificate.conflicts_after[0]) == 0
-    (_, whole) = certificate.rows()
+    (whole,) = certificate.rows()
     assert whole["min_cosine"] > 0
 
 

@@ -218,6 +218,34 @@ def test_whole_numbers_with_a_point_are_classes(tmp_path: Path) -> None:
     assert from_table(path, label="height", features="age").labels.tolist() == [2, 0, 2, 1]
 
 
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+@pytest.mark.parametrize(
+    ("labels", "numbers"),
+    [
+        ([1, 100_000, 1, 1], [0, 1, 0, 0]),
+        ([8, 3, 3, 8], [1, 0, 0, 1]),
+        ([-1, 1, 1, -1], [0, 1, 1, 0]),
+    ],
+)
+def test_integers_that_are_no_class_numbers_are_numbered(
+    tmp_path: Path, suffix: str, labels: list[int], numbers: list[int]
+) -> None:
+    path = write_table(tmp_path, suffix, {"x": [1.0, 2.0, 3.0, 4.0], "label": labels})
+    data = from_table(path)
+    assert (data.labels.tolist(), data.classes) == (numbers, 2)
+    assert data.class_names == tuple(str(label) for label in sorted(set(labels)))
+    assert data.subset(np.array([1])).class_names == data.class_names
+
+
+def test_class_numbers_stay_as_they_are(tmp_path: Path) -> None:
+    columns = {"x": [1.0, 2.0, 3.0], "whole": [2, 0, 1], "gap": [3, 0, 1]}
+    path = write_table(tmp_path, ".parquet", columns)
+    data = from_table(path, label="whole", features="x")
+    assert (data.labels.tolist(), data.classes, data.class_names) == ([2, 0, 1], 3, ())
+    data = from_table(path, label="gap", features="x", classes=4)
+    assert (data.labels.tolist(), data.classes, data.class_names) == ([3, 0, 1], 4, ())
+
+
 def test_lists_of_unequal_length_are_refused(tmp_path: Path) -> None:
     columns = {"pixels": [[1, 2, 3], [4, 5]], "label": [0, 1]}
     with pytest.raises(DataError, match="differ in length"):

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 from safetensors.torch import load_file
 
-from fedcraft.data import Federation
+from fedcraft.data import Federation, federate, from_arrays, load
 from fedcraft.engine import progress, run
 from fedcraft.engine.directory import RunDirectory
 from fedcraft.engine.lock import is_free
@@ -74,6 +74,17 @@ def test_the_labels_table_counts_every_training_sample(finished, federation):
 
     assert labels["count"].sum() == federation.sizes().sum()
     assert labels.filter(polars.col("client") == 3)["count"].sum() == len(federation.rows(3))
+
+
+def test_clients_go_by_the_names_of_their_owners(model, settings, tmp_path):
+    digits = load("digits")
+    owners = np.repeat(["ward-10", "ward-2", "ward-9"], len(digits) // 3)
+    data = from_arrays(digits.inputs, digits.labels, owners, scale=16.0)
+    once = settings(rounds=1, clients_per_round=2)
+    result = run(method("craft"), federate(data, "natural"), model, once, tmp_path)
+    assert result.clients()["name"].tolist() == ["ward-10", "ward-2", "ward-9"]
+    assert (tmp_path / "owners.csv").read_text() == "client,name\n0,ward-10\n1,ward-2\n2,ward-9\n"
+    assert not (tmp_path / "classes.csv").exists()
 
 
 def test_numbers_read_back_as_the_same_bits(tmp_path):

@@ -57,6 +57,7 @@ def test_stored_results_are_small_and_name_no_machine(
         "conflicts.csv",
         "environment.json",
         "labels.csv",
+        "owners.csv",
     }
     assert sum(file.stat().st_size for file in files) < 10_000 * len(runs)
     for file in files:
@@ -70,6 +71,7 @@ def test_only_the_best_of_each_method_keeps_its_clients(
 ) -> None:
     folder = collect(runs, tmp_path / "stored")
     assert len(list(folder.glob("*/clients.csv"))) == len(METHODS)
+    assert len(list(folder.glob("*/owners.csv"))) == len(METHODS)
     assert len(list(folder.glob("*/labels.csv"))) == 1, "all runs share one split"
     assert len(list(folder.glob("*/config.toml"))) == len(runs)
 

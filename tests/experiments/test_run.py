@@ -11,7 +11,7 @@ import pytest
 import fedcraft
 from fedcraft.engine import Callback
 from fedcraft.engine.lock import Lock
-from fedcraft.errors import BusyError, ConfigError, DataError, FedcraftError
+from fedcraft.errors import BusyError, ConfigError, DataError, FedcraftError, InputError
 from fedcraft.experiments.files import write_config
 from fedcraft.experiments.result import Result, results_in
 from fedcraft.experiments.run import prepare, resume, run
@@ -276,3 +276,41 @@ def test_status_says_how_it_ended(tmp_path: Path) -> None:
     status = json.loads((result.directory / "status.json").read_text())
     assert (status["state"], status["round"]) == ("finished", 4)
     assert status["split_hash"]
+
+
+OWN_MODELS = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self, width=64, outputs=10):
+        super().__init__(nn.Linear(width, 5), nn.Linear(5, outputs))
+
+class Pair(Net):
+    def forward(self, inputs):
+        return super().forward(inputs), inputs
+
+one_layer = lambda: nn.Sequential(nn.Linear(64, 10))
+made = Net()
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"model": "own_models:Net", "model_options": {"width": 9}}, r"\(2, 64\).*2x64 and 9x5"),
+        ({"model": "own_models:Net", "model_options": {"outputs": 4}}, r"\(2, 10\).*\(2, 4\)"),
+        ({"model": "own_models:Pair"}, "own_models:Pair.*found a tuple"),
+        ({"model": "own_models:made"}, "must be a class or function"),
+        ({"method": "fedrep", "local": {"head": "nowhere"}}, r"head.*found \['nowhere'\]"),
+        ({"method": "fedrep+craft", "local": {"head": 5}}, "local: head: expected a name.*found 5"),
+        ({"method": "fedrep", "model": "own_models:one_layer"}, "head.*the whole model"),
+    ],
+)
+def test_model_that_cannot_be_trained_is_told_before_anything_is_written(
+    given: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_models.py").write_text(OWN_MODELS, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises((ConfigError, InputError), match=message):
+        run(TINY, out=tmp_path / "a", **given)
+    assert not (tmp_path / "a").exists()

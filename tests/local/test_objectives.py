@@ -194,10 +194,32 @@ def test_fedrep_takes_any_head(lab: Lab) -> None:
     assert not row[1024:].any()
 
 
-@pytest.mark.parametrize("head", [["nowhere"], ["0", "3"]])
-def test_fedrep_refuses_a_head_that_is_nothing_or_all(head: list[str], lab: Lab) -> None:
-    with pytest.raises(InputError, match="head: expected"):
-        lab.train("fedrep", lab.network(), lab.task(lab.network(), lab.client()), head=head)
+def test_fedreps_head_may_be_a_single_name(lab: Lab) -> None:
+    network = lab.network()
+    _, result = lab.train("fedrep", network, lab.task(network, lab.client()), head="0.bias")
+    assert result.state["head"].shape == (16,)
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        ("nowhere", r"modules or parameters of the model, found \['nowhere'\].*\['0', '3'\]"),
+        (["3", "nowhere"], r"found \['nowhere'\]"),
+        ([], r"found \[\]"),
+        (["0", "3"], "leaves a body to share, found the whole model"),
+    ],
+)
+def test_fedrep_refuses_a_head_that_is_nothing_or_all(head: Any, message: str, lab: Lab) -> None:
+    with pytest.raises(InputError, match=message):
+        local_objective("fedrep", head=head).check(lab.network())
+    with pytest.raises(InputError, match=message):
+        local_objective("ditto", inner={"name": "fedrep", "head": head}).check(lab.network())
+
+
+def test_fedrep_refuses_a_model_of_one_layer() -> None:
+    for module in (torch.nn.Linear(3, 2), torch.nn.Sequential(torch.nn.Linear(3, 2))):
+        with pytest.raises(InputError, match="found the whole model"):
+            local_objective("fedrep").check(module)
 
 
 @pytest.mark.parametrize(
@@ -212,6 +234,8 @@ def test_fedrep_refuses_a_head_that_is_nothing_or_all(head: list[str], lab: Lab)
         ("perfedavg", {"variant": "second"}, "variant: expected"),
         ("perfedavg", {"delta": 0.0}, "delta: expected"),
         ("fedrep", {"head_epochs": -1}, "head_epochs: expected"),
+        ("fedrep", {"head": 5}, "head: expected a name.*found 5"),
+        ("fedrep", {"head": [3]}, r"head: expected a name.*found \[3\]"),
     ],
 )
 def test_an_impossible_objective_is_refused(name: str, params: Any, message: str) -> None:

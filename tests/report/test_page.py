@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fedcraft.errors import MissingExtraError
-from fedcraft.report import RunData, load_runs, summary, write_page
+from fedcraft.report import RunData, load_runs, sections, summary, write_page
 from fedcraft.report.extras import needs
 from fedcraft.report.groups import group
 from fedcraft.report.sections.gains import client_gains
@@ -85,6 +85,31 @@ def test_gains_pair_the_same_client_of_the_same_split(runs: list[RunData]) -> No
         wanted = run.client_accuracy[7] - other.client_accuracy[7]
         assert table.loc[(run.seed, 7), "gain"] == pytest.approx(wanted)
     assert table["gain"].is_monotonic_increasing
+
+
+def test_owners_and_classes_go_by_their_names(make_run: MakeRun, tmp_path: Path) -> None:
+    for method in ("fedavg", "craft"):
+        folder = make_run(method, method=method, clients=12)
+        wards = "".join(f"{k},ward-{k} <{'i' * k}>\n" for k in range(12))
+        (folder / "owners.csv").write_text(f"client,name\n{wards}")
+        (folder / "classes.csv").write_text("label,name\n0,ill\n1,well\n")
+    loaded = load_runs(tmp_path)
+    (problem,) = group(loaded)
+    names = {f"ward-{k} <{'i' * k}>" for k in range(12)}
+    assert set(sections.gains(problem)["methods"]["craft"]["client"]) == names
+    assert set(sections.labels(problem)["clients"]) == names
+    assert sections.labels(problem)["labels"][:3] == ["ill", "well", "2"]
+    worst = sections.distribution(problem)["worst"]
+    craft = next(run for run in loaded if run.name == "craft")
+    least = craft.client_accuracy.idxmin()
+    assert worst["CRAFT"][0].startswith(f"{craft.owners[least]} 0.")
+    text = page_of(tmp_path)
+    assert "Least accurate under CRAFT: ward-" in text
+    assert "<iii>" not in text
+
+
+def test_clients_without_names_are_not_listed(text: str) -> None:
+    assert "Least accurate" not in text
 
 
 def test_other_splits_are_not_compared_and_the_page_says_so(

@@ -16,6 +16,7 @@ __all__ = ["MEASURABLE", "Certificate", "Correction", "certify"]
 MEASURABLE = 1e-6
 """The shortest row that has a direction; CRAFT's default tau."""
 
+_WHOLE = "all"
 _ROUNDINGS = 16  # a product this many eps times its factors below zero is not rounding
 
 
@@ -85,9 +86,14 @@ class Certificate:
         return tuple(self.client_ids[i] for i in torch.nonzero(against).flatten().tolist())
 
     def rows(self) -> list[dict[str, Any]]:
-        """One plain dictionary per layer and one for the whole model, ready for a table."""
-        layers = [self._row(index, name) for index, name in enumerate(self.layers)]
-        return [*layers, self._overall_row()]
+        """One plain dictionary per layer and one, ``all``, for the whole model, for a table.
+
+        A single layer is the whole model and has no row beside it. Among several, one that is
+        called ``all`` itself (a module's own parameters) goes by ``layer all``.
+        """
+        names = [f"layer {name}" if name == _WHOLE else name for name in self.layers]
+        layers = [self._row(index, name) for index, name in enumerate(names)]
+        return [*(layers if len(layers) > 1 else []), self._overall_row()]
 
     def _row(self, index: int, name: str) -> dict[str, Any]:
         active = self.active[index]
@@ -108,7 +114,7 @@ class Certificate:
     def _overall_row(self) -> dict[str, Any]:
         cosine = _of_the_active(self.overall_cosine, self.judged)
         return {
-            "layer": "all",
+            "layer": _WHOLE,
             "min_cosine": float(cosine.min()),
             "mean_cosine": float(cosine.mean()),
             "conflicts_average": self.overall_conflicts_average,

@@ -26,7 +26,8 @@ class Dataset:
     ``inputs`` is ``(n, channels, height, width)`` or ``(n, features)``, the layout torch wants, as
     uint8 or float32. uint8 is shown to a network as ``(x / scale - mean) / std`` per channel;
     float32 is taken as it is, and refused with any of the three. ``owners`` holds the natural
-    client of each sample as 0, 1, ..., and ``owner_names`` what they are called in the source.
+    client of each sample as 0, 1, ..., and ``owner_names`` what they are called in the source;
+    ``class_names`` tells the same of the labels where reading has numbered them.
     ``fingerprint`` is the SHA-256 of the content: two data sets with the same one hold the same
     samples in the same order.
     """
@@ -42,6 +43,7 @@ class Dataset:
     scale: float = 255.0
     augmentation: str = "none"
     fingerprint: str = ""
+    class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_inputs(self.inputs)
@@ -95,6 +97,7 @@ def from_arrays(
     owners: ArrayLike | None = None,
     *,
     classes: int | None = None,
+    class_names: Sequence[str] = (),
     name: str = "arrays",
     channels_last: bool = False,
     mean: Sequence[float] = (0.0,),
@@ -106,8 +109,9 @@ def from_arrays(
 
     ``inputs`` may be uint8 (kept, and scaled batch by batch) or any other number type (made
     float32 and shown as it is, so ``mean``, ``std`` and ``scale`` are refused with it). ``owners``
-    may hold any ids, numbers or strings. ``classes`` defaults to the largest label plus one. Images
-    are ``(n, c, h, w)``, or ``(n, h, w, c)`` with ``channels_last=True``.
+    may hold any ids, numbers or strings. ``classes`` defaults to the largest label plus one, and
+    ``class_names`` may say what they are called. Images are ``(n, c, h, w)``, or ``(n, h, w, c)``
+    with ``channels_last=True``.
 
     >>> data = from_arrays([[0.0, 1.0], [2.0, 3.0]], [0, 1], owners=["ann", "bob"])
     >>> data.input_shape, data.classes, data.owner_names
@@ -123,6 +127,7 @@ def from_arrays(
         name=name,
         owners=ids,
         owner_names=names,
+        class_names=tuple(class_names),
         mean=tuple(mean),
         std=tuple(std),
         scale=scale,

@@ -104,6 +104,18 @@ class Federation:
         counts = np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
         return counts[np.arange(self.clients) % self.base_clients]
 
+    @cached_property
+    def client_names(self) -> tuple[str, ...]:
+        """What the owner behind each client is called; empty where clients are no owners."""
+        owners, names = self.dataset.owners, self.dataset.owner_names
+        if owners is None or not names:
+            return ()
+        first = owners[self.train.indices[self.train.pointers[:-1]]]
+        mixed = (owners[self.train.indices] != first[self.train.rows]).any()
+        if mixed or np.unique(first).size < first.size:
+            return ()
+        return tuple(names[k] for k in np.resize(first, self.clients))
+
     def tensors(self, *, ahead_mb: float = _AHEAD_MB) -> Tensors:
         """Return the whole data set as tensors, scaled ahead if that takes at most ``ahead_mb``."""
         return tensors_of(self.dataset, ahead_mb)

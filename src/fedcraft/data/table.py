@@ -31,8 +31,9 @@ def from_table(
 ) -> Dataset:
     """Read a ``.parquet`` or ``.csv`` file whose rows are samples.
 
-    ``label``: integers are taken as they are; text, true and false, and whole numbers with a
-    decimal point are numbered in sorted order.
+    ``label``: integers 0, 1, ... without a gap, or below ``classes`` if that is given, are taken as
+    they are; all other classes (1 and 100, -1 and 1, text, true and false) are numbered in sorted
+    order, and ``class_names`` of the data set tells what they were.
     ``client``: the column with the client's id, of any type; without it the data have no owners.
     ``features``: the input columns, by default all others. Number columns become float32 features,
     as (x - mean) / std; a single column of lists gives one feature per element.
@@ -43,11 +44,13 @@ def from_table(
     columns = [features] if isinstance(features, str) else features
     rest = [name for name in table.column_names if name not in (label, client)]
     inputs = _features(file, table, list(rest if columns is None else columns))
+    labels, class_names = _labels(file, table, label, classes)
     return from_arrays(
         _standardised(inputs, mean, std),
-        _labels(file, table, label),
+        labels,
         _values(file, table, client) if client else None,
         classes=classes,
+        class_names=class_names,
         name=file.name,
     )
 
@@ -94,13 +97,26 @@ def _values(file: Path, table: Any, name: str) -> NDArray[Any]:
     return values.astype(str) if values.dtype == object else values
 
 
-def _labels(file: Path, table: Any, name: str) -> NDArray[Any]:
+def _labels(
+    file: Path, table: Any, name: str, classes: int | None
+) -> tuple[NDArray[Any], list[str]]:
+    """Return the number of every row's class, and what the numbered classes were."""
     values = _values(file, table, name)
-    if np.issubdtype(values.dtype, np.integer):
-        return values
+    if np.issubdtype(values.dtype, np.integer) and _are_numbered(values, classes):
+        return values, []
     if np.issubdtype(values.dtype, np.floating):
         _no_fractions(file, name, values)
-    return np.unique(values, return_inverse=True)[1]
+    names, numbers = np.unique(values, return_inverse=True)
+    return numbers, [str(found) for found in names]
+
+
+def _are_numbered(values: NDArray[Any], classes: int | None) -> bool:
+    """Tell whether integers are 0, 1, ...; a class may be absent only where their number is known.
+
+    The largest of 1 and 100,000 says nothing about how many classes there are.
+    """
+    count = np.unique(values).size if classes is None else classes
+    return bool(values.min() >= 0 and values.max() < count)
 
 
 def _no_fractions(file: Path, name: str, values: NDArray[Any]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import platform
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
@@ -65,10 +67,12 @@ class RunDirectory:
         return self.metrics.size > 0 or (self.path / "status.json").exists()
 
     def begin(self, federation: Federation, about: Mapping[str, Any]) -> None:
-        """Write what does not change: split, labels, environment."""
+        """Write what does not change: split, labels, environment, and who and what is numbered."""
         write_json(self.path / "environment.json", {**environment(), **about})
         federation.save(self.path / "split.npz")
         self._write_labels(federation)
+        self._write_names("owners.csv", "client", federation.client_names)
+        self._write_names("classes.csv", "label", federation.dataset.class_names)
 
     def sync(self) -> dict[str, int]:
         """Force the tables to the disk and return their sizes."""
@@ -132,6 +136,13 @@ class RunDirectory:
         triples = zip(clients.tolist(), labels.tolist(), counts[clients, labels], strict=True)
         text = "client,label,count\n" + "".join(f"{c},{k},{n}\n" for c, k, n in triples)
         write_atomically(path, text.encode())
+
+    def _write_names(self, file: str, number: str, names: Sequence[str]) -> None:
+        if not names:
+            return
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([(number, "name"), *enumerate(names)])
+        write_atomically(self.path / file, text.getvalue().encode())
 
 
 def environment() -> dict[str, Any]:

@@ -23,7 +23,8 @@ class Result:
 
     ``vector`` is the flat model that was evaluated (the average of the iterates for AFL),
     ``tensors`` the same by parameter name, buffers included. ``metrics`` are the records of
-    metrics.jsonl, ``scores`` the last evaluation of every client by split.
+    metrics.jsonl, ``scores`` the last evaluation of every client by split, ``client_names`` what
+    the owners behind the clients are called, if the data name any.
     """
 
     state: str
@@ -35,6 +36,7 @@ class Result:
     scores: Mapping[str, Scores]
     executor: str
     directory: Path | None = None
+    client_names: tuple[str, ...] = ()
 
     @property
     def evaluation(self) -> dict[str, float]:
@@ -50,9 +52,12 @@ class Result:
                 f"{split!r}; give the federation {split} data, or ask for another split"
             )
         score = self.scores[split]
-        return {
+        columns: dict[str, NDArray[np.generic]] = {
             "client": score.clients,
             "accuracy": score.accuracy,
             "loss": score.loss,
             "n": score.samples,
         }
+        if self.client_names:
+            columns["name"] = np.array(self.client_names)[score.clients]
+        return columns

@@ -69,9 +69,9 @@ def run(
     with ExitStack() as stack:
         stack.enter_context(settled())
         halted = stack.enter_context(interruptible())
+        setup = _Setup(method, federation, model, settings, client_data)
         journal = Journal(path, settings, resume=resume)
         stack.callback(journal.close)
-        setup = _Setup(method, federation, model, settings, client_data)
         checkpoint = journal.find_checkpoint(federation.split_hash) if resume else None
         setup.check(checkpoint)
         loop = setup.loop(journal, checkpoint, Callbacks(callbacks), halted, sampler)
@@ -94,6 +94,7 @@ class _Setup:
         self.objective, self.aggregator, self.optimizer = method.build(settings.server_lr)
         parts = {"local": method.local, "aggregator": method.aggregator, "server": method.server}
         module = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
+        self.objective.check(module)
         self.layout = Layout.from_module(module, settings.layers)
         self.theta = self.layout.flatten(dict(module.named_parameters())).clone()
         shapes = " ".join(f"{t.name}{list(t.shape)}" for t in self.layout.tensors)
@@ -219,6 +220,7 @@ class _Setup:
             scores=loop.journal.scores_of(loop.round) or loop.evaluate(),
             executor=self.executor,
             directory=None if loop.journal.directory is None else loop.journal.directory.path,
+            client_names=self.federation.client_names,
         )
 
     def _desk(self) -> Desk:

@@ -14,7 +14,8 @@ from fedcraft.engine import Settings
 from fedcraft.errors import ConfigError
 from fedcraft.experiments.config import Config
 from fedcraft.methods import Method, method
-from fedcraft.models import build
+from fedcraft.models import build, models
+from fedcraft.models.probe import require_logits
 from fedcraft.seeds import generator
 
 __all__ = ["build_federation", "build_method", "build_model", "build_settings"]
@@ -51,13 +52,11 @@ def build_method(config: Config) -> Method:
 
 def build_model(config: Config, dataset: Dataset) -> nn.Module:
     """Return the freshly initialised model for this data set."""
-    return build(
-        config.model,
-        input_shape=dataset.input_shape,
-        classes=dataset.classes,
-        seed=config.seed,
-        **config.model_options,
-    )
+    problem: dict[str, Any] = {"input_shape": dataset.input_shape, "classes": dataset.classes}
+    module = build(config.model, **problem, seed=config.seed, **config.model_options)
+    if config.model not in models():
+        require_logits(config.model, module, **problem)
+    return module
 
 
 def build_settings(config: Config) -> Settings:

@@ -86,8 +86,17 @@ class Result:
         return sum(known) / len(known) if known else math.nan
 
     def clients(self) -> pd.DataFrame:
-        """Tidy per-client table: round, client, split, metric, value, n."""
-        return self._table("clients")
+        """Tidy per-client table: round, client, split, metric, value, n; with owners their name."""
+        clients = self._table("clients")
+        if not (self.directory / "owners.csv").is_file():
+            return clients
+        named: pd.DataFrame = clients.merge(self.owners(), on="client", how="left")
+        return named
+
+    def owners(self) -> pd.DataFrame:
+        """Which owner of the data each client is: client, name."""
+        # A name is text, also where it is NA or 007.
+        return self._table("owners", dtype={"name": str}, keep_default_na=False)
 
     def conflicts(self) -> pd.DataFrame:
         """Per-round, per-layer certificate of the steps."""
@@ -102,13 +111,13 @@ class Result:
         frame: pd.DataFrame = load_pandas().json_normalize(self.records)
         return frame
 
-    def _table(self, name: str) -> pd.DataFrame:
+    def _table(self, name: str, **options: Any) -> pd.DataFrame:
         path = self.directory / f"{name}.csv"
         if not path.is_file():
             raise DataError(
                 f"{path} does not exist; the run is {self.state} and has not written it"
             )
-        frame: pd.DataFrame = load_pandas().read_csv(path)
+        frame: pd.DataFrame = load_pandas().read_csv(path, **options)
         return frame
 
 

@@ -31,8 +31,8 @@ def collect(runs: Iterable[Result], folder: str | Path) -> Path:
     """Copy finished runs to ``folder`` without weights, checkpoints and machine paths.
 
     Every run keeps its configuration, its status and its last evaluation. The best setting of each
-    method (all its seeds) also keeps its curve, the clients' final accuracies and its conflicts;
-    one run of each split keeps the label counts.
+    method (all its seeds) also keeps its curve, the clients' final accuracies and names, and its
+    conflicts; one run of each split keeps the label counts.
     """
     target = Path(folder)
     done = [run for run in runs if run.done]
@@ -46,7 +46,7 @@ def collect(runs: Iterable[Result], folder: str | Path) -> Path:
         split = str(run.status.get("split_hash"))
         if whole and split not in splits:
             splits.add(split)
-            shutil.copy(run.directory / "labels.csv", target / run.directory.name)
+            _copy(run, target / run.directory.name, "labels.csv", "classes.csv")
     return target
 
 
@@ -94,7 +94,14 @@ def _store(run: Result, target: Path, *, whole: bool) -> None:
         _write_json(target / "environment.json", known)
 
 
+def _copy(run: Result, target: Path, *names: str) -> None:
+    for name in names:
+        if (run.directory / name).is_file():
+            shutil.copy(run.directory / name, target)
+
+
 def _store_clients(run: Result, target: Path) -> None:
+    _copy(run, target, "owners.csv")
     last = str(max((r["round"] for r in run.records if r.get("evaluation")), default=0))
     _filter_csv(
         run.directory / "clients.csv",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +74,12 @@ def prepare(config: Config, out: str | Path | None = None) -> Path:
 
 
 def _give_back(directory: Path) -> None:
-    """Let the corrected command have the folder of a run that never started."""
+    """Let the corrected command have the folder of a run that never started; drop an empty one."""
     started = ("status.json", "checkpoints")
     if not any((directory / name).exists() for name in started):
         (directory / CONFIG_FILE).unlink(missing_ok=True)
+        with suppress(OSError):
+            directory.rmdir()
 
 
 def resume(

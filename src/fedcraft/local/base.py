@@ -16,12 +16,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedcraft.data import Tensors
 from fedcraft.errors import InputError, StateError, require
 from fedcraft.models import FlatModel, seeded
+from fedcraft.models.flat import trainable
 from fedcraft.seeds import generator, torch_generator
 
 __all__ = [
@@ -182,6 +183,10 @@ class LocalObjective(ABC):
 
     def __init__(self, *, loss: Loss = cross_entropy) -> None:
         self.loss = loss
+
+    def check(self, module: nn.Module) -> None:
+        """Raise ``InputError`` if this objective cannot train ``module``: asked before round 1."""
+        trainable(module)
 
     @abstractmethod
     def _run(self, model: FlatModel, task: LocalTask) -> LocalResult:

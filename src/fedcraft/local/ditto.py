@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedcraft.errors import require
 from fedcraft.local.base import ClientState, LocalObjective, LocalResult, LocalTask
@@ -49,6 +49,10 @@ class Ditto(LocalObjective):
         self.lam = lam
         self.personal_lr = personal_lr
         self.inner = _objective(inner, options)
+
+    def check(self, module: nn.Module) -> None:
+        """Raise ``InputError`` if the inner objective cannot train ``module``."""
+        self.inner.check(module)
 
     def _run(self, model: FlatModel, task: LocalTask) -> LocalResult:
         result = self.inner._run(model, replace(task, state=_inner_state(task.state)))

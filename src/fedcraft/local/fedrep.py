@@ -23,10 +23,11 @@ _HEAD = "head"
 class FedRep(LocalObjective):
     """``head_epochs`` on the client's own head with the body fixed, then the body with it fixed.
 
-    ``head`` names the head's parameters or modules; the last module that owns a parameter if left
-    out. ``body_epochs`` is the task's number of epochs if left out. Momentum, and weight decay
-    on everything but biases, as in the authors' code; their CIFAR runs train the head for 10
-    epochs. A fixed tensor does not move (under torch < 2 theirs still drifts by momentum).
+    ``head`` names the head's parameters or modules, one or several; the last module that owns a
+    parameter if left out. ``body_epochs`` is the task's number of epochs if left out. Momentum,
+    and weight decay on everything but biases, as in the authors' code; their CIFAR runs train the
+    head for 10 epochs. A fixed tensor does not move (under torch < 2 theirs still drifts by
+    momentum).
 
     The uploaded row is zero on the head's coordinates, so the server's head stays theta_0's and a
     layer-wise rule sees an inactive layer there. Reports A_i of the body's descent.
@@ -37,7 +38,7 @@ class FedRep(LocalObjective):
     def __init__(
         self,
         *,
-        head: Sequence[str] | None = None,
+        head: str | Sequence[str] | None = None,
         head_epochs: int = 10,
         body_epochs: int | None = None,
         momentum: float = 0.5,
@@ -48,12 +49,16 @@ class FedRep(LocalObjective):
         require(head_epochs >= 0, "head_epochs", "a number >= 0", head_epochs)
         fine = body_epochs is None or body_epochs >= 0
         require(fine, "body_epochs", "a number >= 0 or None", body_epochs)
-        self.head = None if head is None else tuple(head)
+        self.head = _names(head)
         self.head_epochs, self.body_epochs = head_epochs, body_epochs
         self.solver = Solver(momentum, weight_decay, decay_biases=False)
 
+    def check(self, module: nn.Module) -> None:
+        """Raise ``InputError`` if ``head`` is no part of ``module``, or all of it."""
+        _split(module, self.head)
+
     def _run(self, model: FlatModel, task: LocalTask) -> LocalResult:
-        split = _split(model, self.head)
+        split = _split(model.module, self.head)
         split.put_head(model.vector, self._own_head(split, task))
         body_epochs = task.epochs if self.body_epochs is None else self.body_epochs
         stream = task.batches(self.head_epochs + body_epochs)
@@ -71,7 +76,7 @@ class FedRep(LocalObjective):
 
     def personal_vector(self, model: FlatModel, task: LocalTask) -> Tensor:
         """Return the shared body with the client's own head (theta_0's if it never took part)."""
-        split = _split(model, self.head)
+        split = _split(model.module, self.head)
         vector = task.theta.clone()
         split.put_head(vector, self._own_head(split, task))
         return vector
@@ -96,15 +101,20 @@ class _Split:
             first += size
 
 
-def _split(model: FlatModel, head: tuple[str, ...] | None) -> _Split:
-    named = dict(trainable(model.module))
-    wanted = head if head is not None else (next(reversed(named)).rpartition(".")[0],)
+def _names(head: Any) -> tuple[str, ...] | None:
+    if head is None:
+        return None
+    names = [head] if isinstance(head, str) else head
+    fine = isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
+    require(fine, "head", "a name in quotes or a list of them", head)
+    return tuple(names)
+
+
+def _split(module: nn.Module, head: tuple[str, ...] | None) -> _Split:
+    named = dict(trainable(module))
+    wanted = head if head is not None else (_owner(next(reversed(named))),)
+    _check_head(wanted, list(named))
     owns = {name: _belongs(name, wanted) for name in named}
-    if not any(owns.values()) or all(owns.values()):
-        raise InputError(
-            f"head: expected parameters or modules that leave a body, found {list(wanted)}; "
-            f"the model has {list(named)}"
-        )
     places, start = [], 0
     for name, parameter in named.items():
         stop = start + parameter.numel()
@@ -117,5 +127,25 @@ def _split(model: FlatModel, head: tuple[str, ...] | None) -> _Split:
     )
 
 
+def _check_head(wanted: tuple[str, ...], names: list[str]) -> None:
+    unknown = [part for part in wanted if not any(_belongs(name, (part,)) for name in names)]
+    modules = list(dict.fromkeys(_owner(name) or name for name in names))
+    if unknown or not wanted:
+        raise InputError(
+            f"head: expected modules or parameters of the model, found {unknown}; its modules with "
+            f"parameters are {modules}"
+        )
+    if all(_belongs(name, wanted) for name in names):
+        raise InputError(
+            "head: expected a part of the model that leaves a body to share, found the whole "
+            f"model, {modules}"
+        )
+
+
+def _owner(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
 def _belongs(name: str, wanted: tuple[str, ...]) -> bool:
-    return any(name == part or name.startswith(f"{part}.") for part in wanted)
+    # Everything belongs to the module without a name, the model itself.
+    return any(part in ("", name) or name.startswith(f"{part}.") for part in wanted)

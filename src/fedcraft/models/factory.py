@@ -96,8 +96,11 @@ def _imported(path: str) -> Factory:
             f"model {path!r} cannot be imported ({error}); expected 'package.module:Name' of "
             "something on the Python path"
         ) from error
-    if not callable(found):
-        raise ConfigError(f"model {path!r} must be a class or function, but it is {found!r}")
+    if not callable(found) or isinstance(found, nn.Module):  # every module can be called
+        raise ConfigError(
+            f"model {path!r} must be a class or function that makes a module, but it is an object "
+            f"of {type(found).__name__}"
+        )
     factory: Factory = found
     return factory
 

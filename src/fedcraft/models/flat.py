@@ -14,12 +14,11 @@ __all__ = ["FlatModel"]
 
 
 class FlatModel:
-    """A module whose parameters and gradients are views of two flat tensors.
+    """A module whose parameters are views of one flat tensor.
 
     ``vector`` holds the trainable floating-point parameters in the order of
-    ``named_parameters()``, ``gradient`` their gradients; ``backward()`` adds into it in place. So
-    a step of SGD is ``vector.sub_(gradient, alpha=lr)``, loading a model is one copy, and nothing
-    is ever gathered or scattered. Frozen parameters and buffers stay the module's own.
+    ``named_parameters()``: loading a model is one copy, and nothing is ever gathered or scattered.
+    Frozen parameters and buffers stay the module's own.
 
     The module given is changed in place. ``vector`` may be handed in, e.g. a row of a shared
     matrix; the module's present values are copied into it. Parameters stay contiguous: a
@@ -32,7 +31,6 @@ class FlatModel:
         size = sum(parameter.numel() for _, parameter in named)
         self.module = module
         self.vector = _storage(vector, size, example)
-        self.gradient = torch.zeros_like(self.vector)
         self.parameters = [parameter for _, parameter in named]
         start = 0
         for parameter in self.parameters:
@@ -44,7 +42,6 @@ class FlatModel:
         place = self.vector[start:stop].view(parameter.shape)
         place.copy_(parameter.detach())
         parameter.data = place
-        parameter.grad = self.gradient[start:stop].view(parameter.shape)
 
     def __call__(self, inputs: Tensor) -> Any:
         return self.module(inputs)
@@ -61,16 +58,11 @@ class FlatModel:
             )
         self.vector.copy_(vector)
 
-    def zero_grad(self) -> None:
-        """Set the gradient to zero: one fill."""
-        self.gradient.zero_()
-
     def descend(self, loss: Tensor, lr: float) -> None:
-        """Take one plain SGD step down ``loss``.
+        """Take one plain SGD step down ``loss``; parameters it does not reach stay as they are.
 
-        What zero_grad, backward, ``vector.sub_(gradient, alpha=lr)`` do, up to rounding, but the
-        gradient is neither zeroed nor added up, which saves two passes over d numbers. Leaves
-        ``gradient`` alone; parameters the loss does not reach stay as they are.
+        The gradients of ``backward()`` would have to be zeroed and added up first: two passes over
+        d numbers.
         """
         gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
         with torch.no_grad():

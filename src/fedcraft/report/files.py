@@ -6,6 +6,7 @@ rest is ignored.
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import tomllib
@@ -18,7 +19,14 @@ from fedcraft.report.extras import needs
 with needs("pandas"):
     import pandas as pd
 
-__all__ = ["read_json", "read_json_lines", "read_last_rounds", "read_table", "read_toml"]
+__all__ = [
+    "read_json",
+    "read_json_lines",
+    "read_last_rounds",
+    "read_names",
+    "read_table",
+    "read_toml",
+]
 
 _FIRST_TAIL_BYTES = 1 << 18
 _TAIL_ROUNDS = 2  # the last round may be half written; the one before it is whole
@@ -52,6 +60,13 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
 def read_table(path: Path) -> pd.DataFrame:
     """A CSV file without a torn last line; an empty frame when the file is absent."""
     return _parse_table(_whole_lines(_read(path)))
+
+
+def read_names(path: Path) -> dict[int, str]:
+    """The name of each number in owners.csv or classes.csv; empty when the file is absent."""
+    text = _whole_lines(_read(path)).decode("utf-8", "replace")
+    rows = list(csv.reader(io.StringIO(text, newline="")))[1:]
+    return {int(row[0]): row[1] for row in rows if len(row) == 2 and row[0].isdigit()}
 
 
 def read_last_rounds(path: Path) -> pd.DataFrame:

@@ -17,6 +17,7 @@ from fedcraft.report.files import (
     read_json,
     read_json_lines,
     read_last_rounds,
+    read_names,
     read_table,
     read_toml,
 )
@@ -82,6 +83,16 @@ class RunData:
     def labels(self) -> pd.DataFrame:
         """How many training samples of each label every client holds."""
         return read_table(self.path / "labels.csv")
+
+    @cached_property
+    def owners(self) -> dict[int, str]:
+        """What the owner behind each client is called; empty where clients are no owners."""
+        return read_names(self.path / "owners.csv")
+
+    @cached_property
+    def classes(self) -> dict[int, str]:
+        """What each label is called, if the run has told it."""
+        return read_names(self.path / "classes.csv")
 
     @cached_property
     def client_accuracy(self) -> pd.Series:

@@ -7,10 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from fedcraft.report.extras import needs
 from fedcraft.report.groups import Entry, Problem
 from fedcraft.report.series import plain
 
-__all__ = ["accuracies", "distribution", "radar", "spread"]
+with needs("pandas"):
+    import pandas as pd
+
+__all__ = ["accuracies", "distribution", "radar", "spread", "worst_named"]
+
+_WORST = 5
 
 
 def accuracies(entry: Entry) -> np.ndarray:
@@ -22,7 +28,17 @@ def distribution(problem: Problem) -> dict[str, Any] | None:
     """The sorted final accuracies of every method's clients."""
     found = {entry.name: np.sort(accuracies(entry)) for entry in problem.entries}
     series = [{"method": m, "values": plain(v)} for m, v in found.items() if len(v)]
-    return {"series": series} if series else None
+    worst = {e.label: names for e in problem.entries if (names := worst_named(e))}
+    return {"series": series, "worst": worst} if series else None
+
+
+def worst_named(entry: Entry) -> list[str]:
+    """The owners with the least accuracy over all seeds; none where clients are no owners."""
+    named = [run.client_accuracy.rename(run.owners) for run in entry.runs if run.owners]
+    if not named:
+        return []
+    means = pd.concat(named).groupby(level=0).mean().nsmallest(_WORST)
+    return [f"{name} {value:.3f}" for name, value in means.items()]
 
 
 def radar(problem: Problem) -> dict[str, Any] | None:

@@ -21,14 +21,14 @@ _NO_CHANGE = 1e-9
 
 
 def client_gains(entry: Entry, baseline: Entry) -> pd.DataFrame:
-    """Columns ``seed, client, baseline, accuracy, gain``, sorted by gain.
+    """Columns ``seed, client, name, baseline, accuracy, gain``, sorted by gain.
 
     Only runs over the same split (the same hash) pair up: otherwise client 7 here is another
     client than client 7 there. The frame is empty when no pair is found.
     """
     pairs = [(run, other) for run in entry.runs if (other := _partner(run, baseline))]
     frames = [_paired(run, other) for run, other in pairs]
-    columns = ["seed", "client", "baseline", "accuracy", "gain"]
+    columns = ["seed", "client", "name", "baseline", "accuracy", "gain"]
     frames = [frame for frame in frames if len(frame)]
     if not frames:
         return pd.DataFrame(columns=columns)
@@ -56,13 +56,14 @@ def _partner(run: RunData, baseline: Entry) -> RunData | None:
 def _paired(run: RunData, other: RunData) -> pd.DataFrame:
     both = pd.DataFrame({"baseline": other.client_accuracy, "accuracy": run.client_accuracy})
     both = both.dropna().rename_axis("client").reset_index()
-    return both.assign(seed=run.seed, gain=both["accuracy"] - both["baseline"])
+    names = [run.owners.get(client, str(client)) for client in both["client"]]
+    return both.assign(seed=run.seed, name=names, gain=both["accuracy"] - both["baseline"])
 
 
 def _columns(table: pd.DataFrame) -> dict[str, Any]:
     gain = table["gain"].to_numpy(dtype=float)
     return {
-        "client": [str(client) for client in table["client"]],
+        "client": table["name"].tolist(),
         "baseline": plain(table["baseline"]),
         "gain": plain(np.where(np.abs(gain) < _NO_CHANGE, 0.0, gain)),
         "winners": int((gain > _NO_CHANGE).sum()),

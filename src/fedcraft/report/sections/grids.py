@@ -46,13 +46,16 @@ def learning_rates(problem: Problem) -> dict[str, Any] | None:
 
 
 def label_shares(entries: Iterable[Entry]) -> pd.DataFrame | None:
-    """Samples of each label (columns) at each client (rows), from the first run that tells."""
+    """Samples of each label (columns) at each client (rows), from the first run that tells.
+
+    Both go by their names where they have some.
+    """
     for run in (run for entry in entries for run in entry.runs):
         if {"client", "label", "count"} <= set(run.labels.columns) and len(run.labels):
             counts = run.labels.pivot_table(
                 index="client", columns="label", values="count", aggfunc="sum", fill_value=0
             )
-            return counts.sort_index()
+            return counts.sort_index().rename(index=run.owners, columns=run.classes)
     return None
 
 
