@@ -7,17 +7,36 @@ that ``config.toml`` of a run directory holds every value that was used.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 from fedcraft.engine.settings import Device, Executor, NonFinitePolicy
 from fedcraft.experiments.names import check_dataset, check_method, check_model, rates_of
 from fedcraft.experiments.owners import count_owners
+from fedcraft.experiments.values import check_storable, plain
 from fedcraft.methods import methods
 from fedcraft.updates import BufferPolicy, Grouping
 
-__all__ = ["MACHINE_KEYS", "TABLES", "Config", "Tracking", "names_another", "not_of_partition"]
+__all__ = [
+    "DERIVED_KEYS",
+    "MACHINE_KEYS",
+    "TABLES",
+    "Config",
+    "Tracking",
+    "names_another",
+    "not_of_partition",
+]
 
 Tracking = Literal["none", "tensorboard", "mlflow"]
 
@@ -49,6 +68,11 @@ _BY_PARTITION: dict[str, dict[str, Any]] = {
 }
 _PARTITION_KEYS = ("alpha", "min_size", "shards_per_client")
 _COHORT = 10
+# What follows from the method, the data set and the partition wherever it is not set.
+DERIVED_KEYS = frozenset(
+    {"client_lr", "server_lr", "clients_per_round", *_PARTITION_KEYS}
+    | {key for keys in _BY_DATASET.values() for key in keys}
+)
 
 
 class Config(BaseModel):
@@ -169,13 +193,29 @@ class Config(BaseModel):
     data_options: dict[str, Any] = Field(default_factory=dict)
     """Arguments for reading a .parquet or .csv file: label, client, features, classes, ..."""
 
-    @model_validator(mode="before")
+    if not TYPE_CHECKING:  # type checkers and editors know the keys from the fields
+
+        def __init__(self, /, **given: Any) -> None:
+            with _said_for_people():
+                super().__init__(**given)
+
+        # Without this mark validation would come back here and lose its context on the way.
+        __init__.__pydantic_base_init__ = True
+
+    @model_validator(mode="wrap")
     @classmethod
-    def _fill_in(cls, given: Any) -> Any:
-        return with_defaults(given) if isinstance(given, dict) else given
+    def _fill_in(cls, given: Any, validate: ModelWrapValidatorHandler[Config]) -> Config:
+        if not isinstance(given, dict):
+            return validate(given)
+        found = plain(given)
+        config = validate(with_defaults(found))
+        config.model_fields_set.intersection_update(found)
+        return config
 
     @model_validator(mode="after")
     def _fits_together(self, info: ValidationInfo) -> Config:
+        for table in TABLES:
+            check_storable(table, getattr(self, table))
         if not info.context or info.context.get("names", True):
             check_method(self.method, {table: getattr(self, table) for table in TABLES})
             check_dataset(self.dataset)
@@ -208,14 +248,23 @@ class Config(BaseModel):
         found = {name: getattr(self, name) for name in type(self).model_fields}
         return {key: value for key, value in found.items() if value is not None and value != {}}
 
-    def but(self, **changes: Any) -> Config:
-        """Return a checked copy with some keys changed."""
-        from fedcraft.experiments.complaints import complain  # which reads this schema
+    def given(self) -> dict[str, Any]:
+        """The keys that were set: the others follow if the method or the data set changes."""
+        return {key: getattr(self, key) for key in self.model_fields_set}
 
-        try:
-            return Config.model_validate(self.values() | changes)
-        except ValidationError as error:
-            raise complain(error, lambda _: "configuration") from None
+    def but(self, **changes: Any) -> Config:
+        """Return a checked copy with some keys changed, and with them what follows from them."""
+        return Config(**(self.given() | changes))
+
+
+@contextmanager
+def _said_for_people() -> Iterator[None]:
+    from fedcraft.experiments.complaints import complain  # which reads this schema
+
+    try:
+        yield
+    except ValidationError as error:
+        raise complain(error) from None
 
 
 def not_of_partition(partition: Any) -> tuple[str, ...]:
@@ -235,7 +284,13 @@ def with_defaults(given: dict[str, Any]) -> dict[str, Any]:
     method = given.get("method", "craft")
     filled = found | (rates_of(method) if isinstance(method, str) else {}) | given
     partition = filled.get("partition", "dirichlet")
-    return (_BY_PARTITION.get(partition, {}) if isinstance(partition, str) else {}) | filled
+    filled = (_BY_PARTITION.get(partition, {}) if isinstance(partition, str) else {}) | filled
+    return _cohort_of(filled.get("clients")) | filled
+
+
+def _cohort_of(clients: Any) -> dict[str, int]:
+    """Let a small federation take part as a whole; anything but a number is told elsewhere."""
+    return {"clients_per_round": clients} if type(clients) is int and 0 < clients < _COHORT else {}
 
 
 def _every_owner(given: dict[str, Any]) -> dict[str, int]:
@@ -243,7 +298,7 @@ def _every_owner(given: dict[str, Any]) -> dict[str, int]:
     if "clients" in given or given.get("partition", "natural") != "natural":
         return {}
     owners = count_owners(given.get("dataset"), given["data_options"]["client"])
-    return {} if owners is None else {"clients": owners, "clients_per_round": min(_COHORT, owners)}
+    return {} if owners is None else {"clients": owners}
 
 
 def names_another(label: str, method: str) -> bool:

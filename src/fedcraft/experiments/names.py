@@ -17,7 +17,14 @@ from fedcraft.errors import FedcraftError
 from fedcraft.methods import Method, method, methods
 from fedcraft.models import models
 
-__all__ = ["check_dataset", "check_method", "check_model", "did_you_mean", "rates_of"]
+__all__ = [
+    "PART_TABLES",
+    "check_dataset",
+    "check_method",
+    "check_model",
+    "did_you_mean",
+    "rates_of",
+]
 
 PART_TABLES = ("local", "aggregator", "server")
 _TABLES = (".parquet", ".csv")
