@@ -102,6 +102,7 @@ def reproduce(
         _list_experiments(presets(), as_json)
         return
     changes = parse_overrides(words or [])
+    out = out and out.expanduser()
     if not (rerun or scale or estimate):
         _refuse_to_train(changes, store)
         stored = from_results(name, results, method or ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -139,4 +140,4 @@ def _show(result: Any, quiet: bool, as_json: bool) -> None:
     console.print(score_table([summary], f"{result.config.dataset}, {rounds} rounds"))
     note = error_console(quiet=quiet)
     note.print(f"{result.state}: {result.directory}")
-    note.print(f"A page with figures:  fedcraft report {result.directory}")
+    note.print(f"A page with figures:  fedcraft report {quote(str(result.directory))}")

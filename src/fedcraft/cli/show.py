@@ -46,9 +46,10 @@ def report(
     found = load_runs(runs)
     console = out_console(quiet=quiet)
     if figures is not None:
-        written = write_figures(found, figures, **({"formats": formats} if formats else {}))
-        console.print(f"Figures: {len(written)} files in {figures}")
-    console.print(f"Report: {write_page(found, out)}")
+        folder = figures.expanduser()
+        written = write_figures(found, folder, **({"formats": formats} if formats else {}))
+        console.print(f"Figures: {len(written)} files in {folder}")
+    console.print(f"Report: {write_page(found, out.expanduser())}")
 
 
 def table(

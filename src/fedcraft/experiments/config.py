@@ -24,6 +24,7 @@ from pydantic import (
 from fedcraft.engine.settings import Device, Executor, NonFinitePolicy
 from fedcraft.experiments.names import check_dataset, check_method, check_model, rates_of
 from fedcraft.experiments.owners import count_owners
+from fedcraft.experiments.places import at_home
 from fedcraft.experiments.values import check_storable, plain
 from fedcraft.methods import methods
 from fedcraft.updates import BufferPolicy, Grouping
@@ -67,6 +68,7 @@ _BY_PARTITION: dict[str, dict[str, Any]] = {
     "natural": {},
 }
 _PARTITION_KEYS = ("alpha", "min_size", "shards_per_client")
+_PATHS = ("dataset", "data_root")
 _COHORT = 10
 # What follows from the method, the data set and the partition wherever it is not set.
 DERIVED_KEYS = frozenset(
@@ -142,7 +144,7 @@ class Config(BaseModel):
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of each client's training part set aside for choosing between runs."""
     data_root: str | None = None
-    """Folder with the data sets' Parquet files; FEDCRAFT_DATA if left out."""
+    """Folder with the data sets' Parquet files or your own table; FEDCRAFT_DATA if left out."""
     offline: bool = False
     """Never fetch anything from the network."""
 
@@ -207,7 +209,9 @@ class Config(BaseModel):
     def _fill_in(cls, given: Any, validate: ModelWrapValidatorHandler[Config]) -> Config:
         if not isinstance(given, dict):
             return validate(given)
-        found = plain(given)
+        found = {
+            key: at_home(value) if key in _PATHS else value for key, value in plain(given).items()
+        }
         config = validate(with_defaults(found))
         config.model_fields_set.intersection_update(found)
         return config
@@ -218,7 +222,7 @@ class Config(BaseModel):
             check_storable(table, getattr(self, table))
         if not info.context or info.context.get("names", True):
             check_method(self.method, {table: getattr(self, table) for table in TABLES})
-            check_dataset(self.dataset)
+            check_dataset(self.dataset, self.data_root)
             check_model(self.model)
             _check_label(self)
         _at_most(self, "clients_per_round", "clients")
@@ -297,7 +301,8 @@ def _every_owner(given: dict[str, Any]) -> dict[str, int]:
     """Let every owner of a table be a client, unless a number or another partition is given."""
     if "clients" in given or given.get("partition", "natural") != "natural":
         return {}
-    owners = count_owners(given.get("dataset"), given["data_options"]["client"])
+    dataset, client = given.get("dataset"), given["data_options"]["client"]
+    owners = count_owners(dataset, client, given.get("data_root"))
     return {} if owners is None else {"clients": owners}
 
 

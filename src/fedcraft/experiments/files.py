@@ -16,6 +16,7 @@ from fedcraft.errors import ConfigError
 from fedcraft.experiments.complaints import COMMAND_LINE, complain
 from fedcraft.experiments.config import DERIVED_KEYS, TABLES, Config, not_of_partition
 from fedcraft.experiments.names import did_you_mean
+from fedcraft.experiments.places import lasting_root
 
 __all__ = [
     "COMMAND_LINE",
@@ -124,11 +125,13 @@ def to_toml(values: Mapping[str, Any]) -> str:
 
 
 def write_config(config: Config, path: Path) -> Path:
-    """Write every key that has a value: what repeats the run.
+    """Write every key that has a value: what repeats the run, from any folder.
 
     All of it or nothing: half a configuration is the valid one of another run.
     """
-    write_atomically(path, to_toml(config.values()).encode())
+    root = lasting_root(config.dataset, config.data_root)
+    values = config.values() | ({} if root is None else {"data_root": root})
+    write_atomically(path, to_toml(values).encode())
     return path
 
 
@@ -162,7 +165,7 @@ def read_source(source: ConfigLike) -> tuple[Mapping[str, Any], str]:
         return source.given(), ""
     if isinstance(source, Mapping):
         return source, ""
-    path = Path(source)
+    path = Path(source).expanduser()
     path = path / CONFIG_FILE if path.is_dir() else path
     return read_toml(path), str(path)
 

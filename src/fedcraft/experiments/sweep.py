@@ -135,7 +135,7 @@ def sweep(
     ``runner`` can do the runs elsewhere: see :func:`fedcraft.cluster.sweep`.
     """
     planned = _plan(plan)
-    folder = _folder(Path("runs/sweep" if out is None else out))
+    folder = _folder(Path("runs/sweep" if out is None else out).expanduser())
     results = [_place(folder, config) for config in _for_one_process(planned.configs())]
     watcher = observer or Observer()
     waiting = [result.directory for result in results if not result.done]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,6 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
     return [plain(item) for item in value] if isinstance(value, list) else value
-
-
-def at_home(path: Any) -> Any:
-    """Return a path with ``~`` replaced as a shell does; anything else as it is."""
-    return str(Path(path).expanduser()) if isinstance(path, str) and path[:1] == "~" else path
 
 
 def check_storable(key: str, value: Any) -> None:
