@@ -80,4 +80,5 @@ def test_folder_of_a_run_may_be_at_home(elsewhere: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("HOME", str(elsewhere))
     prepare(Config(), "~/a")
     assert load_config("~/a") == Config() == Result(elsewhere / "a").config
+    assert prepare(Config(), "~nobody-here/a") == Path("~nobody-here/a")
     assert sweep(Plan({}, {"seed": [1]}), out="~/s", runner=lambda *_: []).folder == elsewhere / "s"

@@ -59,7 +59,7 @@ def test_numbers_of_numpy_and_paths_are_taken(tmp_path: Path) -> None:
         offline=np.bool_(True),
         dataset=table,
         data_root=tmp_path,
-        model_options={"hidden": np.array([8, 4])},
+        model_options={"hidden": (np.int64(8), 4)},
     )
     assert config == Config(
         rounds=3,
@@ -112,6 +112,13 @@ def test_plain_value_for_a_table_is_told_how_to_write_it_there(
     with pytest.raises(ConfigError) as caught:
         load_config(None, given, override=where)
     assert str(caught.value).endswith(fix)
+
+
+def test_axis_may_be_an_array() -> None:
+    rates = np.array([0.5, 0.25])
+    assert [c.client_lr for c in Plan({}, {"client_lr": rates}).configs()] == [0.5, 0.25]
+    with pytest.raises(ConfigError, match=r"grid\.seed: .* found \[\]\. Leave it out$"):
+        Plan({}, {"seed": np.array([])}).configs()
 
 
 def test_axis_without_values_is_told_something_sensible() -> None:

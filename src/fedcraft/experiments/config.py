@@ -7,6 +7,7 @@ that ``config.toml`` of a run directory holds every value that was used.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -24,7 +25,6 @@ from pydantic import (
 from fedcraft.engine.settings import Device, Executor, NonFinitePolicy
 from fedcraft.experiments.names import check_dataset, check_method, check_model, rates_of
 from fedcraft.experiments.owners import count_owners
-from fedcraft.experiments.places import at_home
 from fedcraft.experiments.values import check_storable, plain
 from fedcraft.methods import methods
 from fedcraft.updates import BufferPolicy, Grouping
@@ -209,9 +209,8 @@ class Config(BaseModel):
     def _fill_in(cls, given: Any, validate: ModelWrapValidatorHandler[Config]) -> Config:
         if not isinstance(given, dict):
             return validate(given)
-        found = {
-            key: at_home(value) if key in _PATHS else value for key, value in plain(given).items()
-        }
+        found = plain(given)
+        found |= {k: os.path.expanduser(found[k]) for k in _PATHS if isinstance(found.get(k), str)}
         config = validate(with_defaults(found))
         config.model_fields_set.intersection_update(found)
         return config

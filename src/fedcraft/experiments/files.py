@@ -16,7 +16,7 @@ from fedcraft.errors import ConfigError
 from fedcraft.experiments.complaints import COMMAND_LINE, complain
 from fedcraft.experiments.config import DERIVED_KEYS, TABLES, Config, not_of_partition
 from fedcraft.experiments.names import did_you_mean
-from fedcraft.experiments.places import lasting_root
+from fedcraft.experiments.places import at_home, lasting_root
 
 __all__ = [
     "COMMAND_LINE",
@@ -141,7 +141,7 @@ def commented_default() -> str:
     fields = Config.model_fields
     lines = [
         "# Every key of a fedcraft run, with its default. Leave out what you do not change.",
-        "# What stands behind a # is not set: it follows from the method and the data set.",
+        "# A key behind a # is not set: it has no value, or follows from method and data set.",
     ]
     lines += [
         _commented(key, fields[key].description or "", getattr(config, key)) for key in fields
@@ -165,7 +165,7 @@ def read_source(source: ConfigLike) -> tuple[Mapping[str, Any], str]:
         return source.given(), ""
     if isinstance(source, Mapping):
         return source, ""
-    path = Path(source).expanduser()
+    path = at_home(source)
     path = path / CONFIG_FILE if path.is_dir() else path
     return read_toml(path), str(path)
 

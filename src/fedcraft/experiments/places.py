@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ from fedcraft.data.table import TABLES
 __all__ = ["at_home", "lasting_root", "located"]
 
 
-def at_home(path: Any) -> Any:
-    """Return a path with ``~`` replaced as a shell does; what is no text as it is."""
-    return str(Path(path).expanduser()) if isinstance(path, str) and path[:1] == "~" else path
+def at_home(path: str | Path) -> Path:
+    """Return a path with ``~`` replaced as a shell does: a home that nobody has stays."""
+    return Path(os.path.expanduser(path))
 
 
 def located(dataset: str, root: Any) -> str:

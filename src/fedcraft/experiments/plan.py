@@ -16,6 +16,7 @@ from fedcraft.experiments.complaints import show
 from fedcraft.experiments.config import MACHINE_KEYS, Config
 from fedcraft.experiments.files import checked, merged, origins, read_toml
 from fedcraft.experiments.problems import flatten
+from fedcraft.experiments.values import plain
 
 __all__ = ["Plan", "replaced", "run_id"]
 
@@ -89,16 +90,17 @@ class Plan:
         return list(found.values())
 
     def _changes(self) -> Iterator[Mapping[str, Any]]:
-        for key, values in self.grid.items():
-            if not isinstance(values, list | tuple) or not values:
-                fix = "Leave it out" if values in ([], ()) else f"Write {key} = [{show(values)}]"
+        grid = plain(self.grid)
+        for key, values in grid.items():
+            if not isinstance(values, list) or not values:
+                fix = "Leave it out" if values == [] else f"Write {key} = [{show(values)}]"
                 raise ConfigError(
                     f"{self.source}: grid.{key}: expected a list with at least one value, found "
                     f"{show(values)}. {fix}"
                 )
         for variant in self.variants or ({},):
-            for point in itertools.product(*self.grid.values()):
-                yield merged(variant, dict(zip(self.grid, point, strict=True)))
+            for point in itertools.product(*grid.values()):
+                yield merged(variant, dict(zip(grid, point, strict=True)))
 
 
 def replaced(variant: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from fedcraft.experiments.files import (
     read_toml,
     write_config,
 )
+from fedcraft.experiments.places import at_home
 from fedcraft.experiments.plan import run_id
 from fedcraft.experiments.result import Result
 from fedcraft.experiments.tracking import trackers
@@ -78,7 +79,7 @@ def prepare(config: Config, out: str | Path | None = None) -> Path:
 
 def _directory_of(config: Config, out: str | Path | None) -> Path:
     """Return the run directory that is asked for, if it is free."""
-    directory = _free(RUNS / run_id(config)) if out is None else Path(out).expanduser()
+    directory = _free(RUNS / run_id(config)) if out is None else at_home(out)
     if (directory / CONFIG_FILE).exists():
         raise ConfigError(
             f"out: {directory} holds a run already. Give another folder, or continue that run: "
@@ -109,7 +110,7 @@ def resume(
     so; where ``evaluate_every`` does not divide its old rounds, it keeps the evaluation at its old
     end.
     """
-    result = _own_run(Path(directory).expanduser())
+    result = _own_run(at_home(directory))
     config = result.config
     if rounds is not None and rounds != config.rounds:
         config = _prolonged(result, rounds)

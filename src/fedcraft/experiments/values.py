@@ -12,14 +12,14 @@ __all__ = ["check_storable", "plain"]
 
 
 def plain(value: Any) -> Any:
-    """Return numbers of numpy as Python's own and paths as text, in tables and lists too."""
+    """Return what a file gives back: plain numbers for numpy's, text for paths, lists, tables."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, list) else value
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def check_storable(key: str, value: Any) -> None:
@@ -27,7 +27,7 @@ def check_storable(key: str, value: Any) -> None:
     if isinstance(value, Mapping):
         for inner, item in value.items():
             check_storable(f"{key}.{inner}", item)
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, list):
         for item in value:
             check_storable(key, item)
     elif not isinstance(value, str | int | float):
