@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 from fedcraft import __version__
 from fedcraft.cli.app import app
+from fedcraft.engine import Interrupted
 from fedcraft.experiments.config import Config
 
 TINY = ["rounds=3", "clients=10", "clients_per_round=4", "evaluate_every=3", "executor=serial"]
@@ -77,6 +78,36 @@ def test_run_prints_the_table_and_how_to_get_a_page(here: Path) -> None:
     assert "Worst 10 %" in result.stdout
     assert "fedcraft report a" in result.stderr
     assert tomllib.loads((here / "a/config.toml").read_text())["rounds"] == 3
+
+
+def test_printed_commands_can_be_pasted(here: Path) -> None:
+    assert "fedcraft report 'my run'" in call("run", *TINY, "--out", "my run").stderr
+    assert "fedcraft resume 'my run'" in call("run", *TINY, "--out", "my run").stderr
+
+
+def test_interrupted_run_says_how_to_go_on(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise Interrupted(3, Path("my run"))
+
+    monkeypatch.setattr("fedcraft.experiments.run.run", interrupted)
+    result = call("run", *TINY)
+    assert result.exit_code == 130
+    assert "Continue with:  fedcraft resume 'my run'" in result.stderr
+
+
+def test_home_is_found_in_every_path(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(here / "home"))
+    (here / "home").mkdir()
+    table = "\n".join(["x,label", *(f"{k % 7}.5,{k % 2}" for k in range(300))])
+    (here / "home" / "own.csv").write_text(table + "\n", encoding="utf-8")
+    words = ["dataset=~/own.csv", "data_root=~/data", "rounds=1", "clients=5", "executor=serial"]
+    result = call("run", *words, "--out=~/a", "-q")
+    assert result.exit_code == 0, result.stderr
+    written = tomllib.loads((here / "home/a/config.toml").read_text())
+    assert written["dataset"] == str(here / "home/own.csv")
+    assert written["data_root"] == str(here / "home/data")
+    call("report", str(here / "home/a"), "--out=~/page.html")
+    assert (here / "home/page.html").is_file()
 
 
 def test_quiet_run_prints_nothing(here: Path) -> None:

@@ -53,7 +53,7 @@ def test_bad_override_is_not_blamed_on_the_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text("rounds = 3\n", encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
-        load_config(path, {"client_lr": -1})
+        load_config(path, {"client_lr": -1}, override="command line")
     assert "command line" in str(caught.value)
     assert str(path) not in str(caught.value)
 

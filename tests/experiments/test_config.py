@@ -146,7 +146,7 @@ def test_all_wrong_keys_are_told_at_once() -> None:
 
 
 def test_changed_copy_is_checked_as_a_file_is() -> None:
-    with pytest.raises(ConfigError, match="configuration: rounds: expected a number of at least 1"):
+    with pytest.raises(ConfigError, match=r"^rounds: expected a number of at least 1"):
         Config().but(rounds=0)
     with pytest.raises(ConfigError, match=r"unknown key 'roundz'\. Did you mean 'rounds'"):
         Config().but(roundz=3)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedcraft.errors import ConfigError
+from fedcraft.experiments.config import Config
 from fedcraft.experiments.estimate import Estimate, estimate
 from fedcraft.experiments.files import load_config
 from fedcraft.experiments.presets import METHODS, SCALES, Scale, preset, presets
@@ -113,6 +114,14 @@ def test_estimate_knows_the_work_of_the_local_objective() -> None:
         load_config({"method": "fedrep", "local": {"head_epochs": epochs}}) for epochs in (0, 60)
     )
     assert estimate([long]).seconds > 4 * estimate([short]).seconds
+
+
+def test_estimate_counts_the_start_of_processes_and_runs() -> None:
+    configs = [Config(rounds=1, clients=10, seed=seed) for seed in range(20)]
+    alone, many = (estimate(some).seconds for some in (configs[:1], configs))
+    assert 3.0 < alone < 10
+    assert many - alone > 19 * 0.2
+    assert estimate(configs[:1], repeats=1).seconds > 6
 
 
 def test_estimate_says_that_it_counts_from_scratch() -> None:

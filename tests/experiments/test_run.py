@@ -143,11 +143,13 @@ def test_folder_of_a_run_that_never_started_is_free_for_the_corrected_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    too_late = {"samples": 5000}, {"min_size": 500}, {"model_options": {"widht": 3}}
     for out in (tmp_path / "a", None):
-        for wrong in ({"samples": 5000}, {"min_size": 500}, {"model_options": {"widht": 3}}):
+        for wrong in (*too_late, {"model": "json:nix"}, {"device": "cuda"}):
             with pytest.raises(FedcraftError):
                 run(TINY, out=out, **wrong)
-    assert not results_in(tmp_path)
+    assert not [path for path in tmp_path.rglob("*") if path.name != "runs"]
     assert run(TINY, out=tmp_path / "a").state == "finished"
 
 
@@ -159,10 +161,13 @@ def test_folder_of_a_run_that_has_started_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("trace", ["status.json", "checkpoints"])
-def test_folder_with_any_trace_of_a_run_keeps_its_configuration(tmp_path: Path, trace: str) -> None:
+def test_folder_with_any_trace_of_a_run_keeps_its_configuration(
+    tmp_path: Path, trace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     (tmp_path / "a" / trace).mkdir(parents=True)  # there, but not to be read as a file
     with pytest.raises((FedcraftError, OSError)):
-        run(TINY, out=tmp_path / "a", model_options={"widht": 3})
+        run(TINY, out=tmp_path / "a", device="cuda")
     assert (tmp_path / "a" / "config.toml").is_file()
 
 

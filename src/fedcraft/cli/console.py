@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from enum import IntEnum
+from shlex import quote
 from typing import Annotated, Any
 
 import click
@@ -92,7 +93,8 @@ def _explain(error: FedcraftError) -> Code:
     console = error_console()
     if isinstance(error, Interrupted):
         console.print(f"Interrupted after round {error.round}; a checkpoint is saved.")
-        console.print(f"Continue with:  fedcraft resume {error.directory}", style="bold")
+        command = f"fedcraft resume {quote(str(error.directory))}"
+        console.print(f"Continue with:  {command}", style="bold")
         return Code.INTERRUPTED
     _print_error(str(error))
     never_began = isinstance(error, _CANNOT_START) and not isinstance(error, NonFiniteError)

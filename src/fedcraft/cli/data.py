@@ -73,12 +73,12 @@ def show(
     Example: `fedcraft data show cifar10 clients=1000 alpha=0.1`
     """
     from fedcraft.experiments.describe import describe_split
-    from fedcraft.experiments.files import load_config, parse_overrides
+    from fedcraft.experiments.files import COMMAND_LINE, load_config, parse_overrides
 
     given = words or []
     names = [word for word in given if "=" not in word]
     overrides = parse_overrides(word for word in given if "=" in word)
-    config = load_config({"dataset": names[0]} if names else {}, overrides)
+    config = load_config({"dataset": names[0]} if names else {}, overrides, override=COMMAND_LINE)
     facts = describe_split(config)
     if as_json:
         print_json(facts)

@@ -93,6 +93,7 @@ def reproduce(
     * `fedcraft reproduce table-cifar10-cnn --rerun --estimate`
     """
     from fedcraft.experiments.files import parse_overrides
+    from fedcraft.experiments.places import at_home
     from fedcraft.experiments.presets import preset, presets
     from fedcraft.experiments.reproduce import from_results
     from fedcraft.experiments.reproduce import rerun as train
@@ -102,6 +103,7 @@ def reproduce(
         _list_experiments(presets(), as_json)
         return
     changes = parse_overrides(words or [])
+    out = out and at_home(out)
     if not (rerun or scale or estimate):
         _refuse_to_train(changes, store)
         stored = from_results(name, results, method or ())

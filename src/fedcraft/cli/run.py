@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -42,10 +43,10 @@ def run(
     * `fedcraft run runs/mine-3/config.toml` repeats a run bit for bit
     """
     from fedcraft.engine import progress
-    from fedcraft.experiments.files import load_config
+    from fedcraft.experiments.files import COMMAND_LINE, load_config
     from fedcraft.experiments.run import run as train
 
-    config = load_config(*_sorted_out(words or []))
+    config = load_config(*_sorted_out(words or []), override=COMMAND_LINE)
     watch = progress("quiet" if quiet else "auto")
     _show(train(config, out=out, callbacks=(watch,)), quiet, as_json)
 
@@ -84,10 +85,11 @@ def bench(words: Words = None, as_json: Json = False) -> None:
     * `fedcraft bench dataset=femnist rounds=50`
     """
     from fedcraft.experiments.bench import bench as measure
-    from fedcraft.experiments.files import load_config
+    from fedcraft.experiments.files import COMMAND_LINE, load_config
 
     source, overrides = _sorted_out(words or [])
-    rows = measure(load_config(source, {"rounds": 20, "evaluate_every": 10} | overrides))
+    short = {"rounds": 20, "evaluate_every": 10} | overrides
+    rows = measure(load_config(source, short, override=COMMAND_LINE))
     if as_json:
         print_json(rows)
         return
@@ -113,13 +115,13 @@ def _memory(row: dict[str, Any]) -> str:
 def _sorted_out(words: list[str]) -> tuple[Path | None, dict[str, Any]]:
     """Split words into a configuration file (the one without ``=``) and overrides."""
     from fedcraft.errors import ConfigError
-    from fedcraft.experiments.files import parse_overrides
+    from fedcraft.experiments.files import COMMAND_LINE, parse_overrides
 
     files = [word for word in words if "=" not in word]
     if len(files) > 1:
         raise ConfigError(
-            f"command line: expected one configuration file, found {files[0]!r} and {files[1]!r}. "
-            "Write overrides as key=value."
+            f"{COMMAND_LINE}: expected one configuration file, found {files[0]!r} and "
+            f"{files[1]!r}. Write overrides as key=value."
         )
     overrides = parse_overrides(word for word in words if "=" in word)
     return (Path(files[0]) if files else None), overrides
@@ -138,4 +140,4 @@ def _show(result: Any, quiet: bool, as_json: bool) -> None:
     console.print(score_table([summary], f"{result.config.dataset}, {rounds} rounds"))
     note = error_console(quiet=quiet)
     note.print(f"{result.state}: {result.directory}")
-    note.print(f"A page with figures:  fedcraft report {result.directory}")
+    note.print(f"A page with figures:  fedcraft report {quote(str(result.directory))}")

@@ -39,6 +39,7 @@ def report(
     * `fedcraft report runs/compare -o page.html`
     * `fedcraft report runs/a runs/b --figures figures --format pdf`
     """
+    from fedcraft.experiments.places import at_home
     from fedcraft.report import load_runs, write_figures, write_page
 
     if formats and figures is None:
@@ -46,9 +47,10 @@ def report(
     found = load_runs(runs)
     console = out_console(quiet=quiet)
     if figures is not None:
-        written = write_figures(found, figures, **({"formats": formats} if formats else {}))
-        console.print(f"Figures: {len(written)} files in {figures}")
-    console.print(f"Report: {write_page(found, out)}")
+        folder = at_home(figures)
+        written = write_figures(found, folder, **({"formats": formats} if formats else {}))
+        console.print(f"Figures: {len(written)} files in {folder}")
+    console.print(f"Report: {write_page(found, at_home(out))}")
 
 
 def table(

@@ -60,14 +60,14 @@ def compare(
     * `fedcraft compare craft fedavgm grid.server_lr=[0.1,0.3] dataset=femnist`
     """
     from fedcraft.experiments.compare import DEFAULT_METHODS, comparison_plan, further_seeds
-    from fedcraft.experiments.files import parse_overrides
+    from fedcraft.experiments.files import COMMAND_LINE, parse_overrides
     from fedcraft.experiments.sweep import repeat_best
     from fedcraft.experiments.sweep import sweep as work
 
     given = words or []
     methods = [word for word in given if "=" not in word] or list(DEFAULT_METHODS)
     overrides = parse_overrides(word for word in given if "=" in word)
-    plan = comparison_plan(methods, config, overrides=overrides)
+    plan = comparison_plan(methods, config, overrides=overrides, override=COMMAND_LINE)
     seeds = further_seeds(plan, repeats)
     if estimate:
         print_estimate(plan.configs(), jobs, as_json, len(seeds))
@@ -121,10 +121,10 @@ def sweep(
     * `fedcraft sweep mine.toml --jobs 2`
     * `fedcraft sweep mine.toml --ray 10.0.0.1:6379 --out /shared/mine`
     """
-    from fedcraft.experiments.files import parse_overrides
+    from fedcraft.experiments.files import COMMAND_LINE, parse_overrides
     from fedcraft.experiments.plan import Plan
 
-    plan = Plan.read(config, parse_overrides(words or []))
+    plan = Plan.read(config, parse_overrides(words or []), COMMAND_LINE)
     if estimate:
         print_estimate(plan.configs(), jobs, as_json)
         return

@@ -65,6 +65,7 @@ def run(
     # What cannot go well is said before any work.
     sampler(settings, len(federation), 0)
     require_judges(settings, federation)
+    device_of(settings)
     path = None if directory is None else Path(directory)
     with ExitStack() as stack:
         stack.enter_context(settled())

@@ -13,6 +13,7 @@ from fedcraft.data import Dataset, Federation, federate, load
 from fedcraft.engine import Settings
 from fedcraft.errors import ConfigError
 from fedcraft.experiments.config import Config
+from fedcraft.experiments.places import located
 from fedcraft.methods import Method, method
 from fedcraft.models import build, models
 from fedcraft.models.probe import require_logits
@@ -71,7 +72,8 @@ def _load(config: Config, seed: int) -> Dataset:
     options: dict[str, Any] = dict(config.data_options)
     if config.dataset == "femnist":
         options |= {"clients": config.clients, "max_samples": config.max_samples, "seed": seed}
-    return load(config.dataset, root=config.data_root, offline=config.offline or None, **options)
+    name = located(config.dataset, config.data_root)
+    return load(name, root=config.data_root, offline=config.offline or None, **options)
 
 
 def _compare_owners(config: Config, owners: int) -> None:

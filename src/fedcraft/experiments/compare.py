@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedcraft.experiments.config import Config
-from fedcraft.experiments.files import ConfigLike, merged, read_source
+from fedcraft.experiments.files import ConfigLike, merged, origins, read_source
 from fedcraft.experiments.plan import Plan
 from fedcraft.experiments.sweep import Observer, SweepResult, repeat_best, sweep
 
@@ -27,14 +26,14 @@ DEFAULT_GRID: dict[str, list[float]] = {
     "server_lr": [0.03, 0.1, 0.3, 1.0],
 }
 # A validation part to choose the rates by, and grid points that diverge without ending it all.
-_ANY_PROBLEM = {
+_ANY_PROBLEM: dict[str, Any] = {
     "rounds": 100,
     "evaluate_every": 10,
     "validation_fraction": 0.25,
     "nonfinite": "stop",
 }
 # A problem of a minute: 50 clients with a few digits each, a tenth of them a round as in the paper.
-_FIRST_PROBLEM = _ANY_PROBLEM | {
+_FIRST_PROBLEM: dict[str, Any] = _ANY_PROBLEM | {
     "dataset": "digits",
     "clients": 50,
     "clients_per_round": 5,
@@ -85,25 +84,33 @@ def comparison_plan(
     *,
     grid: Mapping[str, Sequence[Any]] | None = None,
     overrides: Mapping[str, Any] | None = None,
+    override: str = "",
 ) -> Plan:
     """Return the runs of :func:`compare`.
 
-    Keys given as overrides leave the grid, and so do those that a file or a mapping sets, unless
-    ``grid`` asks for them (a :class:`Config` has every rate filled in, which says nothing);
-    ``grid.key`` puts a list of values into it.
+    Keys given as overrides leave the grid, and so do those that ``config`` sets, unless ``grid``
+    asks for them; ``grid.key`` puts a list of values into it. ``override`` says where overrides
+    come from.
     """
     given, source = read_source(config)
     points = {k.removeprefix("grid."): v for k, v in (overrides or {}).items() if _in_grid(k)}
     changes = {k: v for k, v in (overrides or {}).items() if not _in_grid(k)}
-    first = _ANY_PROBLEM if "dataset" in changes else _FIRST_PROBLEM
-    base = merged(given if config is not None else first, changes)
-    settled = () if isinstance(config, Config) else given
-    default = {key: values for key, values in DEFAULT_GRID.items() if key not in settled}
+    base = merged(given if config is not None else _problem_for(changes), changes)
+    default = {key: values for key, values in DEFAULT_GRID.items() if key not in given}
     chosen = {**(default if grid is None else grid), **points}
     rates = {key: values for key, values in chosen.items() if key not in changes}
     names = [methods] if isinstance(methods, str) else methods
     variants = tuple({"method": name} for name in names)
-    return Plan(base, rates, variants, source if config is not None else "compare")
+    return Plan(base, rates, variants, source or "compare", origins(changes, override))
+
+
+def _problem_for(changes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the problem that is changed: without a cohort larger than the clients asked for."""
+    if "dataset" in changes:
+        return _ANY_PROBLEM
+    clients = changes.get("clients")
+    small = isinstance(clients, int) and clients < _FIRST_PROBLEM["clients_per_round"]
+    return {k: v for k, v in _FIRST_PROBLEM.items() if not small or k != "clients_per_round"}
 
 
 def _in_grid(key: str) -> bool:

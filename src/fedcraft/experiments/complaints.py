@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from fedcraft.errors import ConfigError
-from fedcraft.experiments.config import TABLES, Config
-from fedcraft.experiments.names import did_you_mean
+from fedcraft.experiments.config import DERIVED_KEYS, TABLES, Config
+from fedcraft.experiments.names import PART_TABLES, did_you_mean
 
-__all__ = ["complain", "show"]
+__all__ = ["COMMAND_LINE", "complain", "show"]
+
+Origin = Callable[[str], str]
+"""Tells where a key was given: a file, the command line, or nothing for Python."""
+
+COMMAND_LINE = "command line"
 
 _TYPES = {
     "int_type": "a whole number",
@@ -29,8 +35,12 @@ _BOUNDS = {
 }
 
 
-def complain(error: ValidationError, origin: Callable[[str], str]) -> ConfigError:
-    """Return the error to raise; ``origin`` tells where a key was given."""
+def _python(_: str) -> str:
+    return ""
+
+
+def complain(error: ValidationError, origin: Origin = _python) -> ConfigError:
+    """Return the error to raise, for keys from ``origin``."""
     lines = list(dict.fromkeys(_line(detail, origin) for detail in error.errors()))
     if len(lines) == 1:
         return ConfigError(lines[0])
@@ -46,16 +56,19 @@ def show(value: Any) -> str:
     return "nothing" if value is None else repr(value)
 
 
-def _line(detail: Mapping[str, Any], origin: Callable[[str], str]) -> str:
+def _line(detail: Mapping[str, Any], origin: Origin) -> str:
     place = [str(part) for part in detail["loc"]]
-    if not place:
-        said = str(detail["ctx"]["error"])
-        return f"{origin(said.partition(':')[0])}: {said}"
-    key = place[0]
+    said = "" if place else str(detail["ctx"]["error"])
+    key = place[0] if place else re.split("[.:]", said, maxsplit=1)[0]
+    where = origin(key)
+    return (f"{where}: " if where else "") + (said or _wrong_value(key, detail, where))
+
+
+def _wrong_value(key: str, detail: Mapping[str, Any], where: str) -> str:
     if detail["type"] == "extra_forbidden":
-        return f"{origin(key)}: {_unknown(key)}"
+        return _unknown(key)
     found = show(detail["input"])
-    return f"{origin(key)}: {key}: expected {_expected(detail)}, found {found}. {_fix(key, detail)}"
+    return f"{key}: expected {_expected(detail)}, found {found}. {_fix(key, detail, where)}"
 
 
 def _unknown(key: str) -> str:
@@ -79,7 +92,7 @@ def _expected(detail: Mapping[str, Any]) -> str:
     return _TYPES.get(kind, str(detail["msg"]))
 
 
-def _fix(key: str, detail: Mapping[str, Any]) -> str:
+def _fix(key: str, detail: Mapping[str, Any], where: str) -> str:
     found = detail["input"]
     if detail["type"] == "literal_error" and isinstance(found, str):
         choices = detail["ctx"]["expected"].replace(" or ", ", ").split(", ")
@@ -87,8 +100,17 @@ def _fix(key: str, detail: Mapping[str, Any]) -> str:
         if hint:
             return hint.strip()
     if key in TABLES:
-        return f"Write it as a table: [{key}]"
+        return _as_table(key, found, where)
     default = Config.model_fields[key].get_default()
-    if default is None:
+    if default is None or key in DERIVED_KEYS:
         return f"Change {key} or leave it out."
     return f"Try {key} = {show(default)}, the default, or leave it out."
+
+
+def _as_table(key: str, found: Any, where: str) -> str:
+    named = key in PART_TABLES and isinstance(found, str)
+    if where == COMMAND_LINE:
+        return f"Write {key}.name={found}" if named else f"Write {key}.KEY=VALUE"
+    if where:
+        return f"Write it as a table: [{key}]"
+    return f"Write {key}={ {'name': found} if named else {} }"

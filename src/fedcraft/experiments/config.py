@@ -7,17 +7,37 @@ that ``config.toml`` of a run directory holds every value that was used.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 from fedcraft.engine.settings import Device, Executor, NonFinitePolicy
 from fedcraft.experiments.names import check_dataset, check_method, check_model, rates_of
 from fedcraft.experiments.owners import count_owners
+from fedcraft.experiments.values import check_storable, plain
 from fedcraft.methods import methods, mixture_name
 from fedcraft.updates import BufferPolicy, Grouping
 
-__all__ = ["MACHINE_KEYS", "TABLES", "Config", "Tracking", "names_another", "not_of_partition"]
+__all__ = [
+    "DERIVED_KEYS",
+    "MACHINE_KEYS",
+    "TABLES",
+    "Config",
+    "Tracking",
+    "names_another",
+    "not_of_partition",
+]
 
 Tracking = Literal["none", "tensorboard", "mlflow"]
 
@@ -48,7 +68,13 @@ _BY_PARTITION: dict[str, dict[str, Any]] = {
     "natural": {},
 }
 _PARTITION_KEYS = ("alpha", "min_size", "shards_per_client")
+_PATHS = ("dataset", "data_root")
 _COHORT = 10
+# What follows from the method, the data set and the partition wherever it is not set.
+DERIVED_KEYS = frozenset(
+    {"client_lr", "server_lr", "clients_per_round", *_PARTITION_KEYS}
+    | {key for keys in _BY_DATASET.values() for key in keys}
+)
 
 
 class Config(BaseModel):
@@ -121,7 +147,7 @@ class Config(BaseModel):
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of each client's training part set aside for choosing between runs."""
     data_root: str | None = None
-    """Folder with the data sets' Parquet files; FEDCRAFT_DATA if left out."""
+    """Folder with the data sets' Parquet files or your own table; FEDCRAFT_DATA if left out."""
     offline: bool = False
     """Never fetch anything from the network."""
 
@@ -172,16 +198,33 @@ class Config(BaseModel):
     data_options: dict[str, Any] = Field(default_factory=dict)
     """Arguments for reading a .parquet or .csv file: label, client, features, classes, ..."""
 
-    @model_validator(mode="before")
+    if not TYPE_CHECKING:  # type checkers and editors know the keys from the fields
+
+        def __init__(self, /, **given: Any) -> None:
+            with _said_for_people():
+                super().__init__(**given)
+
+        # Without this mark validation would come back here and lose its context on the way.
+        __init__.__pydantic_base_init__ = True
+
+    @model_validator(mode="wrap")
     @classmethod
-    def _fill_in(cls, given: Any) -> Any:
-        return with_defaults(given) if isinstance(given, dict) else given
+    def _fill_in(cls, given: Any, validate: ModelWrapValidatorHandler[Config]) -> Config:
+        if not isinstance(given, dict):
+            return validate(given)
+        found = plain(given)
+        found |= {k: os.path.expanduser(found[k]) for k in _PATHS if isinstance(found.get(k), str)}
+        config = validate(with_defaults(found))
+        config.model_fields_set.intersection_update(found)
+        return config
 
     @model_validator(mode="after")
     def _fits_together(self, info: ValidationInfo) -> Config:
+        for table in TABLES:
+            check_storable(table, getattr(self, table))
         if not info.context or info.context.get("names", True):
             check_method(self.method, {table: getattr(self, table) for table in TABLES})
-            check_dataset(self.dataset)
+            check_dataset(self.dataset, self.data_root)
             check_model(self.model)
             _check_label(self)
         _at_most(self, "clients_per_round", "clients")
@@ -211,14 +254,23 @@ class Config(BaseModel):
         found = {name: getattr(self, name) for name in type(self).model_fields}
         return {key: value for key, value in found.items() if value is not None and value != {}}
 
-    def but(self, **changes: Any) -> Config:
-        """Return a checked copy with some keys changed."""
-        from fedcraft.experiments.complaints import complain  # which reads this schema
+    def given(self) -> dict[str, Any]:
+        """The keys that were set: the others follow if the method or the data set changes."""
+        return {key: getattr(self, key) for key in self.model_fields_set}
 
-        try:
-            return Config.model_validate(self.values() | changes)
-        except ValidationError as error:
-            raise complain(error, lambda _: "configuration") from None
+    def but(self, **changes: Any) -> Config:
+        """Return a checked copy with some keys changed, and with them what follows from them."""
+        return Config(**(self.given() | changes))
+
+
+@contextmanager
+def _said_for_people() -> Iterator[None]:
+    from fedcraft.experiments.complaints import complain  # which reads this schema
+
+    try:
+        yield
+    except ValidationError as error:
+        raise complain(error) from None
 
 
 def not_of_partition(partition: Any) -> tuple[str, ...]:
@@ -238,15 +290,22 @@ def with_defaults(given: dict[str, Any]) -> dict[str, Any]:
     method = given.get("method", "craft")
     filled = found | (rates_of(method) if isinstance(method, str) else {}) | given
     partition = filled.get("partition", "dirichlet")
-    return (_BY_PARTITION.get(partition, {}) if isinstance(partition, str) else {}) | filled
+    filled = (_BY_PARTITION.get(partition, {}) if isinstance(partition, str) else {}) | filled
+    return _cohort_of(filled.get("clients")) | filled
+
+
+def _cohort_of(clients: Any) -> dict[str, int]:
+    """Let a small federation take part as a whole; anything but a number is told elsewhere."""
+    return {"clients_per_round": clients} if type(clients) is int and 0 < clients < _COHORT else {}
 
 
 def _every_owner(given: dict[str, Any]) -> dict[str, int]:
     """Let every owner of a table be a client, unless a number or another partition is given."""
     if "clients" in given or given.get("partition", "natural") != "natural":
         return {}
-    owners = count_owners(given.get("dataset"), given["data_options"]["client"])
-    return {} if owners is None else {"clients": owners, "clients_per_round": min(_COHORT, owners)}
+    dataset, client = given.get("dataset"), given["data_options"]["client"]
+    owners = count_owners(dataset, client, given.get("data_root"))
+    return {} if owners is None else {"clients": owners}
 
 
 def names_another(label: str, method: str) -> bool:

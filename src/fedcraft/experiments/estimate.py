@@ -20,6 +20,8 @@ from fedcraft.models import FlatModel
 __all__ = ["Estimate", "duration", "estimate"]
 
 _PROCESS_MB = 350  # Python with torch and scikit-learn
+_PROCESS_SECONDS = 3.0  # until these are imported
+_RUN_SECONDS = 0.2  # to deal the data out, and to write the tables and a checkpoint
 _MULTIPLY_ADDS = 2e10  # a second, of a Gram product on one core
 _EVALUATION_BATCH = 256
 _REPEATS = 5
@@ -59,7 +61,8 @@ def estimate(configs: Sequence[Config], jobs: int = 1, repeats: int = 0) -> Esti
     shown = [(fingerprint(problem_of(c.values())), c.name) for c in configs]
     costs += repeats * list(dict(zip(shown, costs, strict=True)).values())
     at_once = max(min(jobs, len(costs)), 1)
-    seconds = sum(seconds for seconds, _ in costs) / at_once
+    pools = 2 if repeats else 1  # each starts its processes at once, for all of its runs
+    seconds = sum(seconds for seconds, _ in costs) / at_once + pools * _PROCESS_SECONDS
     memory = max((memory for _, memory in costs), default=0.0) * at_once
     return Estimate(len(costs), seconds, memory, at_once)
 
@@ -102,7 +105,7 @@ class _Calibration:
         evaluations = config.rounds // config.evaluate_every if config.evaluate_every else 1
         evaluate = speed.evaluate * len(federation.dataset) * max(evaluations, 1)
         memory = _memory(config, federation, speed.parameters)
-        return config.rounds * (train + aggregate) + evaluate, memory
+        return _RUN_SECONDS + config.rounds * (train + aggregate) + evaluate, memory
 
     def federation(self, config: Config) -> Federation:
         """The federation, dealt out with the default seed: only its sizes matter."""

@@ -13,16 +13,19 @@ from pydantic import ValidationError
 
 from fedcraft.engine.files import write_atomically
 from fedcraft.errors import ConfigError
-from fedcraft.experiments.complaints import complain
-from fedcraft.experiments.config import TABLES, Config, not_of_partition
+from fedcraft.experiments.complaints import COMMAND_LINE, complain
+from fedcraft.experiments.config import DERIVED_KEYS, TABLES, Config, not_of_partition
 from fedcraft.experiments.names import did_you_mean
+from fedcraft.experiments.places import at_home, lasting_root
 
 __all__ = [
+    "COMMAND_LINE",
     "ConfigLike",
     "checked",
     "commented_default",
     "load_config",
     "merged",
+    "origins",
     "parse_overrides",
     "read_source",
     "read_toml",
@@ -40,37 +43,35 @@ def load_config(
     overrides: Mapping[str, Any] | None = None,
     *,
     names: bool = True,
+    override: str = "",
 ) -> Config:
     """Return the checked configuration of a file, a run directory, a mapping, or nothing at all.
 
-    ``overrides`` win over the source and may have dotted keys (``aggregator.constraint``).
+    ``overrides`` win over the source and may have dotted keys (``aggregator.constraint``);
+    ``override`` says where they come from when one is wrong.
     ``names=False`` does not ask whether method, data set and model exist here: for old results.
 
     >>> load_config({"rounds": 3}, {"client_lr": 0.1}).client_lr
     0.1
     """
     given, name = read_source(source)
-    return checked(given, overrides or {}, name, names=names)
+    changes = overrides or {}
+    return checked(merged(given, changes), name, origins(changes, override), names=names)
+
+
+def origins(changes: Mapping[str, Any], where: str) -> dict[str, str]:
+    """Return where the keys of ``changes`` come from, dotted ones by the table that they are in."""
+    return {key.partition(".")[0]: where for key in changes}
 
 
 def checked(
-    given: Mapping[str, Any],
-    overrides: Mapping[str, Any],
-    name: str,
-    override: str = "command line",
-    *,
-    names: bool = True,
+    given: Mapping[str, Any], source: str, changed: Mapping[str, str], *, names: bool = True
 ) -> Config:
-    """Validate; ``name`` and ``override`` say where a key comes from when it is wrong."""
-    overridden = {key.partition(".")[0] for key in overrides}
-
-    def origin(key: str) -> str:
-        return override if key in overridden else name
-
+    """Validate; ``changed`` says where a wrong key comes from, if not from ``source``."""
     try:
-        return Config.model_validate(merged(given, overrides), context={"names": names})
+        return Config.model_validate(dict(given), context={"names": names})
     except ValidationError as error:
-        raise complain(error, origin) from None
+        raise complain(error, lambda key: changed.get(key, source)) from None
 
 
 def merged(given: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,11 +125,13 @@ def to_toml(values: Mapping[str, Any]) -> str:
 
 
 def write_config(config: Config, path: Path) -> Path:
-    """Write every key that has a value: what repeats the run.
+    """Write every key that has a value: what repeats the run, from any folder.
 
     All of it or nothing: half a configuration is the valid one of another run.
     """
-    write_atomically(path, to_toml(config.values()).encode())
+    root = lasting_root(config.dataset, config.data_root)
+    values = config.values() | ({} if root is None else {"data_root": root})
+    write_atomically(path, to_toml(values).encode())
     return path
 
 
@@ -136,7 +139,10 @@ def commented_default() -> str:
     """Return the default configuration as TOML, every key with what it means."""
     config = Config()
     fields = Config.model_fields
-    lines = ["# Every key of a fedcraft run, with its default. Leave out what you do not change."]
+    lines = [
+        "# Every key of a fedcraft run, with its default. Leave out what you do not change.",
+        "# A key behind a # is not set: it has no value, or follows from method and data set.",
+    ]
     lines += [
         _commented(key, fields[key].description or "", getattr(config, key)) for key in fields
     ]
@@ -146,19 +152,20 @@ def commented_default() -> str:
 def _commented(key: str, about: str, value: Any) -> str:
     if key in TABLES:
         return f"\n# {about}\n# [{key}]"
-    setting = f"# {key} =" if value is None else to_toml({key: value}).strip()
-    return f"\n# {about}\n{setting}"
+    setting = f"{key} =" if value is None else to_toml({key: value}).strip()
+    behind = "# " if value is None or key in DERIVED_KEYS else ""
+    return f"\n# {about}\n{behind}{setting}"
 
 
 def read_source(source: ConfigLike) -> tuple[Mapping[str, Any], str]:
     """Return the keys of a source, unchecked, and what to call it in messages."""
     if source is None:
-        return {}, "configuration"
+        return {}, ""
     if isinstance(source, Config):
-        return source.values(), "configuration"
+        return source.given(), ""
     if isinstance(source, Mapping):
-        return source, "configuration"
-    path = Path(source)
+        return source, ""
+    path = at_home(source)
     path = path / CONFIG_FILE if path.is_dir() else path
     return read_toml(path), str(path)
 
@@ -168,7 +175,7 @@ def _pair(word: str) -> tuple[str, Any]:
     key = key.strip()
     if not equals or not key:
         raise ConfigError(
-            f"command line: expected key=value, found {word!r}; write for example client_lr=0.05"
+            f"{COMMAND_LINE}: expected key=value, found {word!r}; write for example client_lr=0.05"
         )
     return key, _value(value.strip())
 
@@ -188,7 +195,7 @@ def _table(key: str, found: Any) -> Mapping[str, Any]:
     if isinstance(found, Mapping):
         return found
     raise ConfigError(
-        f"command line: {key}: {key.partition('.')[0]} is a plain value, not a table. "
+        f"{key}: {key.partition('.')[0]} is a plain value, not a table. "
         f"Write {key.partition('.')[0]}=... without a dot."
     )
 

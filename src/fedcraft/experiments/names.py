@@ -13,14 +13,22 @@ from pathlib import Path
 from typing import Any
 
 from fedcraft.data import sources
+from fedcraft.data.table import TABLES
 from fedcraft.errors import FedcraftError
+from fedcraft.experiments.places import located
 from fedcraft.methods import Method, method, methods
 from fedcraft.models import models
 
-__all__ = ["check_dataset", "check_method", "check_model", "did_you_mean", "rates_of"]
+__all__ = [
+    "PART_TABLES",
+    "check_dataset",
+    "check_method",
+    "check_model",
+    "did_you_mean",
+    "rates_of",
+]
 
 PART_TABLES = ("local", "aggregator", "server")
-_TABLES = (".parquet", ".csv")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -56,17 +64,17 @@ def check_method(name: str, tables: Mapping[str, Mapping[str, Any]]) -> None:
         _check_part(row, table, tables[table])
 
 
-def check_dataset(name: str) -> None:
-    """Raise ValueError if ``name`` is no known data set and no table on the disk."""
+def check_dataset(name: str, root: str | None) -> None:
+    """Raise ValueError if ``name`` is no known data set and no table in ``root`` or from here."""
     known = sources()
     if name in known:
         return
-    if Path(name).suffix not in _TABLES:
+    if Path(name).suffix not in TABLES:
         raise ValueError(
             f"dataset: unknown name {name!r}.{did_you_mean(name, known)} There are "
             f"{', '.join(known)}, or the path of a .parquet or .csv file."
         )
-    if not Path(name).is_file():
+    if not Path(located(name, root)).is_file():
         raise ValueError(f"dataset: the file {name} does not exist. Give the path of your table.")
 
 

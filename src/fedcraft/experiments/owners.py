@@ -8,21 +8,24 @@ from typing import Any
 
 from fedcraft.data.table import TABLES, owners_in
 from fedcraft.errors import DataError
+from fedcraft.experiments.places import located
 
 __all__ = ["count_owners"]
 
 
-def count_owners(dataset: Any, client: Any) -> int | None:
+def count_owners(dataset: Any, client: Any, root: Any = None) -> int | None:
     """Return the number of owners; None for what is no table at all, which is told elsewhere.
 
     Raises ValueError, as the other checks of a configuration do, if the table cannot be used.
     """
-    names = isinstance(dataset, str) and isinstance(client, str)
-    if not names or Path(dataset).suffix not in TABLES or not Path(dataset).is_file():
+    if not isinstance(dataset, str) or not isinstance(client, str):
         return None
-    file = Path(dataset).stat()
+    path = Path(located(dataset, root))
+    if path.suffix not in TABLES or not path.is_file():
+        return None
+    file = path.stat()
     try:
-        return _counted(dataset, client, (file.st_ino, file.st_mtime_ns, file.st_size))
+        return _counted(str(path), client, (file.st_ino, file.st_mtime_ns, file.st_size))
     except DataError as error:
         raise ValueError(f"dataset: {error}.") from None
 

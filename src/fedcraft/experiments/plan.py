@@ -7,14 +7,16 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fedcraft.errors import ConfigError
+from fedcraft.experiments.complaints import show
 from fedcraft.experiments.config import MACHINE_KEYS, Config
-from fedcraft.experiments.files import checked, merged, read_toml
+from fedcraft.experiments.files import checked, merged, origins, read_toml
 from fedcraft.experiments.problems import flatten
+from fedcraft.experiments.values import plain
 
 __all__ = ["Plan", "replaced", "run_id"]
 
@@ -26,7 +28,8 @@ class Plan:
     """A base configuration, variants laid over it, and a grid: variants x product of the grid.
 
     ``grid`` maps keys (dotted ones too) to lists of values, ``variants`` are sets of keys that
-    change together, ``source`` is named when a value is wrong.
+    change together. ``source`` is named when a value is wrong, unless ``changed`` says that its key
+    comes from elsewhere.
 
     >>> plan = Plan({"rounds": 2}, {"client_lr": [0.1, 0.2], "seed": [1, 2, 3]})
     >>> len(plan.configs())
@@ -37,15 +40,20 @@ class Plan:
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     variants: Sequence[Mapping[str, Any]] = ()
     source: str = "sweep"
+    changed: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, path: str | Path, overrides: Mapping[str, Any] | None = None) -> Plan:
+    def read(
+        cls, path: str | Path, overrides: Mapping[str, Any] | None = None, override: str = ""
+    ) -> Plan:
         """Read a TOML file: a configuration with a ``[grid]`` table and maybe ``[[variants]]``.
 
-        ``overrides`` change every run; with ``grid.key`` they change the grid.
+        ``overrides`` change every run; with ``grid.key`` they change the grid. ``override`` says
+        where they come from.
         """
         changes = overrides or {}
-        plan = cls.of(merged(read_toml(Path(path)), changes), str(path)).over(changes)
+        given = merged(read_toml(Path(path)), changes)
+        plan = replace(cls.of(given, str(path)).over(changes), changed=origins(changes, override))
         if not plan.grid and not plan.variants:
             raise ConfigError(
                 f"{path}: grid: expected a [grid] table with lists of values, found none. "
@@ -70,26 +78,29 @@ class Plan:
         """Let ``changes`` of every run win where the grid or a variant sets the same key."""
         grid = {key: [changes[key]] if key in changes else v for key, v in self.grid.items()}
         variants = [replaced(variant, changes) for variant in self.variants]
-        return Plan(self.base, grid, variants, self.source)
+        return replace(self, grid=grid, variants=variants)
 
     def configs(self) -> list[Config]:
         """Return every run of the plan once, checked, in the order of the grid."""
         found: dict[str, Config] = {}
         for changes in self._changes():
-            config = checked(self.base, changes, self.source, override=f"{self.source}: grid")
+            origin = origins(changes, f"{self.source}: grid") | dict(self.changed)
+            config = checked(merged(self.base, changes), self.source, origin)
             found.setdefault(run_id(config), config)
         return list(found.values())
 
     def _changes(self) -> Iterator[Mapping[str, Any]]:
-        for key, values in self.grid.items():
-            if not isinstance(values, list | tuple) or not values:
+        grid = plain(self.grid)
+        for key, values in grid.items():
+            if not isinstance(values, list) or not values:
+                fix = "Leave it out" if values == [] else f"Write {key} = [{show(values)}]"
                 raise ConfigError(
-                    f"{self.source}: grid.{key}: expected a list of values, found {values!r}. "
-                    f"Write {key} = [{values!r}]"
+                    f"{self.source}: grid.{key}: expected a list with at least one value, found "
+                    f"{show(values)}. {fix}"
                 )
         for variant in self.variants or ({},):
-            for point in itertools.product(*self.grid.values()):
-                yield merged(variant, dict(zip(self.grid, point, strict=True)))
+            for point in itertools.product(*grid.values()):
+                yield merged(variant, dict(zip(grid, point, strict=True)))
 
 
 def replaced(variant: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from shlex import quote
+from typing import Any, NamedTuple
+
+from torch import nn
 
 from fedcraft import engine
+from fedcraft.data import Federation
 from fedcraft.errors import BusyError, ConfigError
 from fedcraft.experiments.build import (
     build_federation,
@@ -23,9 +27,11 @@ from fedcraft.experiments.files import (
     read_toml,
     write_config,
 )
+from fedcraft.experiments.places import at_home
 from fedcraft.experiments.plan import run_id
 from fedcraft.experiments.result import Result
 from fedcraft.experiments.tracking import trackers
+from fedcraft.methods import Method
 
 __all__ = ["RUNS", "prepare", "resume", "run"]
 
@@ -50,9 +56,12 @@ def run(
     >>> result.clients().query("metric == 'accuracy'")         # doctest: +SKIP
     """
     settled = load_config(config, overrides)
+    _directory_of(settled, out)  # one that is taken is told before the data are read
+    parts = _Parts.of(settled)
     directory = prepare(settled, out)
+    written = Result(directory)
     try:
-        return resume(directory, callbacks=callbacks)
+        return _train(written, written.config, parts, callbacks)
     except BusyError:
         raise
     except BaseException:
@@ -62,14 +71,20 @@ def run(
 
 def prepare(config: Config, out: str | Path | None = None) -> Path:
     """Make the run directory and write its configuration."""
-    directory = _free(RUNS / run_id(config)) if out is None else Path(out)
+    directory = _directory_of(config, out)
+    directory.mkdir(parents=True, exist_ok=True)
+    write_config(config, directory / CONFIG_FILE)
+    return directory
+
+
+def _directory_of(config: Config, out: str | Path | None) -> Path:
+    """Return the run directory that is asked for, if it is free."""
+    directory = _free(RUNS / run_id(config)) if out is None else at_home(out)
     if (directory / CONFIG_FILE).exists():
         raise ConfigError(
             f"out: {directory} holds a run already. Give another folder, or continue that run: "
-            f"fedcraft resume {directory}"
+            f"fedcraft resume {quote(str(directory))}"
         )
-    directory.mkdir(parents=True, exist_ok=True)
-    write_config(config, directory / CONFIG_FILE)
     return directory
 
 
@@ -78,7 +93,7 @@ def _give_back(directory: Path) -> None:
     started = ("status.json", "checkpoints")
     if not any((directory / name).exists() for name in started):
         (directory / CONFIG_FILE).unlink(missing_ok=True)
-        with suppress(OSError):
+        with suppress(OSError):  # what else is in it stays
             directory.rmdir()
 
 
@@ -95,22 +110,36 @@ def resume(
     so; where ``evaluate_every`` does not divide its old rounds, it keeps the evaluation at its old
     end.
     """
-    result = _own_run(Path(directory))
+    result = _own_run(at_home(directory))
     config = result.config
     if rounds is not None and rounds != config.rounds:
         config = _prolonged(result, rounds)
     elif result.state == "finished":
         return result
-    federation = build_federation(config)
-    engine.run(
-        build_method(config),
-        federation,
-        build_model(config, federation.dataset),
-        build_settings(config),
-        result.directory,
-        callbacks=(_Settle(result.config, config), *trackers(config, result.directory), *callbacks),
-        resume=True,
-    )
+    return _train(result, config, _Parts.of(config), callbacks)
+
+
+class _Parts(NamedTuple):
+    """What a configuration names; whatever is wrong with it is told when they are made."""
+
+    method: Method
+    federation: Federation
+    model: nn.Module
+    settings: engine.Settings
+
+    @classmethod
+    def of(cls, config: Config) -> _Parts:
+        federation = build_federation(config)
+        model = build_model(config, federation.dataset)
+        return cls(build_method(config), federation, model, build_settings(config))
+
+
+def _train(
+    result: Result, config: Config, parts: _Parts, callbacks: Iterable[engine.Callback]
+) -> Result:
+    settle = _Settle(result.config, config)
+    watchers = (settle, *trackers(config, result.directory), *callbacks)
+    engine.run(*parts, result.directory, callbacks=watchers, resume=True)
     return Result(result.directory)
 
 

@@ -13,6 +13,7 @@ from fedcraft.engine.lock import is_free
 from fedcraft.errors import ConfigError, DataError
 from fedcraft.experiments.config import MACHINE_KEYS, Config
 from fedcraft.experiments.files import CONFIG_FILE, write_config
+from fedcraft.experiments.places import at_home
 from fedcraft.experiments.plan import Plan, run_id
 from fedcraft.experiments.pool import Outcome, Runner, run_all, terminable
 from fedcraft.experiments.problems import problem_of, tail
@@ -135,7 +136,7 @@ def sweep(
     ``runner`` can do the runs elsewhere: see :func:`fedcraft.cluster.sweep`.
     """
     planned = _plan(plan)
-    folder = _folder(Path("runs/sweep" if out is None else out))
+    folder = _folder(at_home("runs/sweep" if out is None else out))
     results = [_place(folder, config) for config in _for_one_process(planned.configs())]
     watcher = observer or Observer()
     waiting = [result.directory for result in results if not result.done]
