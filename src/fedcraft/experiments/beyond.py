@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from fedcraft.experiments.preset import Preset, at_rates
-from fedcraft.experiments.protocol import CNN_RATES, FEMNIST, METHODS, SEEDS, Keys, cifar
+from fedcraft.experiments.protocol import CNN_RATES, FEMNIST, METHODS, ROUNDS, SEEDS, Keys, cifar
 
 __all__ = ["beyond_the_paper"]
 
@@ -206,17 +206,20 @@ def _search() -> Preset:
 
 
 # Rounds are what two cores can do: all of them for CRAFT, the average and the paper's best rival.
-_CNN_ROUNDS = {
-    **dict.fromkeys(("craft", "fedavg", "fednova"), 500),
-    **dict.fromkeys(("config", "fedavgm", "fedfv"), 150),
-}
-_CNN_CURVES = tuple(
-    at_rates(method, *CNN_RATES[method], rounds=rounds) for method, rounds in _CNN_ROUNDS.items()
-)
+_RIVALS = ("fednova", "config", "fedavgm", "fedfv")
+
+
+def _cnn_curves(best_rival: str) -> tuple[Keys, ...]:
+    whole = ("craft", "fedavg", best_rival)
+    others = tuple(method for method in _RIVALS if method != best_rival)
+    rounds = {**dict.fromkeys(whole, ROUNDS), **dict.fromkeys(others, 150)}
+    return tuple(at_rates(name, *CNN_RATES[name], rounds=n) for name, n in rounds.items())
+
+
 # The pair that the search of 30 rounds would have chosen for CRAFT.
-_SEARCHED_CRAFT = at_rates("craft", 0.01, 0.1, rounds=500, label="craft-client-rate-0.01")
+_SEARCHED_CRAFT = at_rates("craft", 0.01, 0.1, rounds=ROUNDS, label="craft-client-rate-0.01")
 _RESNET_CURVES = (
-    at_rates("craft", 0.005, 0.1, rounds=100),  # the rates of the authors' released run
+    at_rates("craft", 0.005, 0.1, rounds=200),  # the rates of the authors' released run
     at_rates("config", 0.005, 0.1, rounds=100),
     at_rates("fedavg", 0.1, 1.0, rounds=100),
     # The untrained network's loss depends much on the seed: here it is about as high as in the
@@ -227,8 +230,8 @@ _RESNET_CURVES = (
 
 def _curves() -> list[Preset]:
     settings = (
-        ("cifar10", "cnn", (*_CNN_CURVES, _SEARCHED_CRAFT)),
-        ("cifar100", "cnn", _CNN_CURVES),
+        ("cifar10", "cnn", (*_cnn_curves("fednova"), _SEARCHED_CRAFT)),
+        ("cifar100", "cnn", _cnn_curves("fedfv")),
         ("cifar10", "resnet20", _RESNET_CURVES),
     )
     return [
