@@ -81,3 +81,11 @@ def test_cohort_is_never_larger_than_the_federation(clients: int, cohort: int) -
 def test_cohort_of_a_small_comparison_is_all_clients() -> None:
     (config, *_) = comparison_plan(["craft"], overrides={"clients": 3}).configs()
     assert (config.clients, config.clients_per_round) == (3, 3)
+
+
+def test_nothing_is_what_a_file_leaves_out() -> None:
+    assert Config(alpha=None, min_size=None, server_lr=None) == Config()
+    assert Config(server_lr=None).given() == {}
+    assert Config(alpha=0.5).but(alpha=None).alpha == Config().alpha
+    femnist = Config(dataset="femnist", max_samples=None)
+    assert run_id(femnist) == run_id(load_config(femnist.values()))

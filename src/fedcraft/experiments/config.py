@@ -212,7 +212,8 @@ class Config(BaseModel):
     def _fill_in(cls, given: Any, validate: ModelWrapValidatorHandler[Config]) -> Config:
         if not isinstance(given, dict):
             return validate(given)
-        found = plain(given)
+        # None is what a file says by leaving the key out.
+        found = {k: v for k, v in plain(given).items() if v is not None or k not in DERIVED_KEYS}
         found |= {k: os.path.expanduser(found[k]) for k in _PATHS if isinstance(found.get(k), str)}
         config = validate(with_defaults(found))
         config.model_fields_set.intersection_update(found)
