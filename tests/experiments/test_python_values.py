@@ -28,6 +28,20 @@ def test_old_result_of_an_unknown_method_can_still_be_read() -> None:
     assert load_config({"method": "of yesterday"}, names=False).method == "of yesterday"
 
 
+def test_old_result_is_read_without_its_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_by_now.py").write_text("raise RuntimeError\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    old = Config().values() | {"method": "broken_by_now:Rule"}
+    assert load_config(old, names=False).name == "Rule"
+
+
+def test_wrong_mixture_with_a_rule_of_ones_own_is_told_once() -> None:
+    with pytest.raises(ConfigError, match=r"^method: unknown name 'nope\+own:Rule'"):
+        Config(method="nope+own:Rule")
+
+
 @pytest.mark.parametrize(
     "wrong", [{"rounds": 0}, {"metod": "x"}, {"method": "fedavgg"}, {"aggregator": {"taau": 1}}]
 )

@@ -288,11 +288,17 @@ def with_defaults(given: dict[str, Any]) -> dict[str, Any]:
     options = given.get("data_options")
     if not found and isinstance(options, dict) and "client" in options:
         found = {"partition": "natural"} | _every_owner(given)
-    method = given.get("method", "craft")
-    filled = found | (rates_of(method) if isinstance(method, str) else {}) | given
+    filled = found | _rates(given) | given
     partition = filled.get("partition", "dirichlet")
     filled = (_BY_PARTITION.get(partition, {}) if isinstance(partition, str) else {}) | filled
     return _cohort_of(filled.get("clients")) | filled
+
+
+def _rates(given: dict[str, Any]) -> dict[str, float]:
+    """Return the method's rates if they are asked for: a rule of one's own is imported for them."""
+    method = given.get("method", "craft")
+    wanted = isinstance(method, str) and not {"client_lr", "server_lr"} <= given.keys()
+    return rates_of(method) if wanted else {}
 
 
 def _cohort_of(clients: Any) -> dict[str, int]:
