@@ -33,7 +33,8 @@ def from_table(
 
     ``label``: integers 0, 1, ... without a gap, or below ``classes`` if that is given, are taken as
     they are; all other classes (1 and 100, -1 and 1, text, true and false) are numbered in sorted
-    order, and ``class_names`` of the data set tells what they were.
+    order, and ``class_names`` of the data set tells what they were. Integers that are not below
+    ``classes`` are refused unless there are exactly so many different ones.
     ``client``: the column with the client's id, of any type; without it the data have no owners.
     ``features``: the input columns, by default all others. Number columns become float32 features,
     as (x - mean) / std; a single column of lists gives one feature per element.
@@ -113,10 +114,13 @@ def _labels(
 def _are_numbered(values: NDArray[Any], classes: int | None) -> bool:
     """Tell whether integers are 0, 1, ...; a class may be absent only where their number is known.
 
-    The largest of 1 and 100,000 says nothing about how many classes there are.
+    The largest of 1 and 100,000 says nothing about how many classes there are. Where some are
+    absent, one that is too large is wrong: nobody knows which of them it might be.
     """
-    count = np.unique(values).size if classes is None else classes
-    return bool(values.min() >= 0 and values.max() < count)
+    found = np.unique(values).size
+    if classes not in (None, found):
+        return True
+    return bool(values.min() >= 0 and values.max() < found)
 
 
 def _no_fractions(file: Path, name: str, values: NDArray[Any]) -> None:
