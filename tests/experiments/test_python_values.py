@@ -128,9 +128,10 @@ def test_plain_value_for_a_table_is_told_how_to_write_it_there(
     assert str(caught.value).endswith(fix)
 
 
-def test_axis_may_be_an_array() -> None:
+def test_axis_may_be_an_array_or_a_range() -> None:
     rates = np.array([0.5, 0.25])
     assert [c.client_lr for c in Plan({}, {"client_lr": rates}).configs()] == [0.5, 0.25]
+    assert [c.seed for c in Plan({}, {"seed": range(3)}).configs()] == [0, 1, 2]
     with pytest.raises(ConfigError, match=r"grid\.seed: .* found \[\]\. Leave it out$"):
         Plan({}, {"seed": np.array([])}).configs()
 
