@@ -147,7 +147,7 @@ class Config(BaseModel):
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of each client's training part set aside for choosing between runs."""
     data_root: str | None = None
-    """Folder with the data sets' Parquet files or your own table; FEDCRAFT_DATA if left out."""
+    """Folder with your own table, or with the data sets' Parquet files (else FEDCRAFT_DATA)."""
     offline: bool = False
     """Never fetch anything from the network."""
 
