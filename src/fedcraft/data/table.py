@@ -31,10 +31,9 @@ def from_table(
 ) -> Dataset:
     """Read a ``.parquet`` or ``.csv`` file whose rows are samples.
 
-    ``label``: integers 0, 1, ... without a gap, or below ``classes`` if that is given, are taken as
-    they are; all other classes (1 and 100, -1 and 1, text, true and false) are numbered in sorted
-    order, and ``class_names`` of the data set tells what they were. Integers that are not below
-    ``classes`` are refused unless there are exactly so many different ones.
+    ``label``: integers 0, 1, ... without a gap are taken as they are; all other classes (1 and 100,
+    -1 and 1, text, true and false) are numbered in sorted order, and ``class_names`` of the data
+    set tells what they were. With ``classes`` integers are not numbered, and must lie below it.
     ``client``: the column with the client's id, of any type; without it the data have no owners.
     ``features``: the input columns, by default all others. Number columns become float32 features,
     as (x - mean) / std; a single column of lists gives one feature per element.
@@ -114,13 +113,9 @@ def _labels(
 def _are_numbered(values: NDArray[Any], classes: int | None) -> bool:
     """Tell whether integers are 0, 1, ...; a class may be absent only where their number is known.
 
-    The largest of 1 and 100,000 says nothing about how many classes there are. Where some are
-    absent, one that is too large is wrong: nobody knows which of them it might be.
+    The largest of 1 and 100,000 says nothing about how many classes there are.
     """
-    found = np.unique(values).size
-    if classes not in (None, found):
-        return True
-    return bool(values.min() >= 0 and values.max() < found)
+    return classes is not None or bool(values.min() == 0 and values.max() < np.unique(values).size)
 
 
 def _no_fractions(file: Path, name: str, values: NDArray[Any]) -> None:
