@@ -108,6 +108,10 @@ def test_home_is_found_in_every_path(here: Path, monkeypatch: pytest.MonkeyPatch
     assert written["data_root"] == str(here / "home/data")
     call("report", str(here / "home/a"), "--out=~/page.html")
     assert (here / "home/page.html").is_file()
+    monkeypatch.setenv("FEDCRAFT_OFFLINE", "1")
+    for words in (["data", "get", "cifar10", "--root"], ["reproduce", "history", "--results"]):
+        said = call(*words, "~/nothing").stderr.replace("\n", "")
+        assert str(here / "home/nothing") in said
 
 
 def test_quiet_run_prints_nothing(here: Path) -> None:

@@ -246,6 +246,12 @@ def test_class_numbers_stay_as_they_are(tmp_path: Path) -> None:
     assert (data.labels.tolist(), data.classes, data.class_names) == ([3, 0, 1], 4, ())
 
 
+def test_integers_are_not_numbered_where_the_classes_are_counted(tmp_path: Path) -> None:
+    path = write_table(tmp_path, ".csv", {"x": [1.0, 2.0, 3.0], "label": [1, 12, 2]})
+    with pytest.raises(DataError, match=r"lie in 0\.\.9, but sample 1 has label 12 "):
+        from_table(path, classes=10)
+
+
 def test_lists_of_unequal_length_are_refused(tmp_path: Path) -> None:
     columns = {"pixels": [[1, 2, 3], [4, 5]], "label": [0, 1]}
     with pytest.raises(DataError, match="differ in length"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedcraft.experiments.compare import DEFAULT_GRID, comparison_plan
@@ -79,5 +80,14 @@ def test_cohort_is_never_larger_than_the_federation(clients: int, cohort: int) -
 
 
 def test_cohort_of_a_small_comparison_is_all_clients() -> None:
-    (config, *_) = comparison_plan(["craft"], overrides={"clients": 3}).configs()
-    assert (config.clients, config.clients_per_round) == (3, 3)
+    for clients in (3, np.int64(3)):
+        (config, *_) = comparison_plan(["craft"], overrides={"clients": clients}).configs()
+        assert (config.clients, config.clients_per_round) == (3, 3)
+
+
+def test_nothing_is_what_a_file_leaves_out() -> None:
+    assert Config(alpha=None, min_size=None, server_lr=None) == Config()
+    assert Config(server_lr=None).given() == {}
+    assert Config(alpha=0.5).but(alpha=None).alpha == Config().alpha
+    femnist = Config(dataset="femnist", max_samples=None)
+    assert run_id(femnist) == run_id(load_config(femnist.values()))

@@ -82,3 +82,5 @@ def test_folder_of_a_run_may_be_at_home(elsewhere: Path, monkeypatch: pytest.Mon
     assert load_config("~/a") == Config() == Result(elsewhere / "a").config
     assert prepare(Config(), "~nobody-here/a") == Path("~nobody-here/a")
     assert sweep(Plan({}, {"seed": [1]}), out="~/s", runner=lambda *_: []).folder == elsewhere / "s"
+    (elsewhere / "grid.toml").write_text("[grid]\nseed = [1, 2]\n", encoding="utf-8")
+    assert Plan.read("~/grid.toml").grid == {"seed": [1, 2]}

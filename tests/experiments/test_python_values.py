@@ -28,6 +28,20 @@ def test_old_result_of_an_unknown_method_can_still_be_read() -> None:
     assert load_config({"method": "of yesterday"}, names=False).method == "of yesterday"
 
 
+def test_old_result_is_read_without_its_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_by_now.py").write_text("raise RuntimeError\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    old = Config().values() | {"method": "broken_by_now:Rule"}
+    assert load_config(old, names=False).name == "Rule"
+
+
+def test_wrong_mixture_with_a_rule_of_ones_own_is_told_once() -> None:
+    with pytest.raises(ConfigError, match=r"^method: unknown name 'nope\+own:Rule'"):
+        Config(method="nope+own:Rule")
+
+
 @pytest.mark.parametrize(
     "wrong", [{"rounds": 0}, {"metod": "x"}, {"method": "fedavgg"}, {"aggregator": {"taau": 1}}]
 )
@@ -114,9 +128,10 @@ def test_plain_value_for_a_table_is_told_how_to_write_it_there(
     assert str(caught.value).endswith(fix)
 
 
-def test_axis_may_be_an_array() -> None:
+def test_axis_may_be_an_array_or_a_range() -> None:
     rates = np.array([0.5, 0.25])
     assert [c.client_lr for c in Plan({}, {"client_lr": rates}).configs()] == [0.5, 0.25]
+    assert [c.seed for c in Plan({}, {"seed": range(3)}).configs()] == [0, 1, 2]
     with pytest.raises(ConfigError, match=r"grid\.seed: .* found \[\]\. Leave it out$"):
         Plan({}, {"seed": np.array([])}).configs()
 

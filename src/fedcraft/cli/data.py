@@ -50,8 +50,9 @@ def get(
     Example: `fedcraft data get cifar10`
     """
     from fedcraft.data import load
+    from fedcraft.experiments.places import at_home
 
-    dataset = load(name, root=root)
+    dataset = load(name, root=root and at_home(root))
     out_console().print(f"{dataset.name}: {len(dataset):,} samples, {dataset.classes} classes")
     out_console().print(f"fingerprint {dataset.fingerprint}")
 

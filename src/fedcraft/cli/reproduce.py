@@ -103,7 +103,7 @@ def reproduce(
         _list_experiments(presets(), as_json)
         return
     changes = parse_overrides(words or [])
-    out = out and at_home(out)
+    out, results = out and at_home(out), results and at_home(results)
     if not (rerun or scale or estimate):
         _refuse_to_train(changes, store)
         stored = from_results(name, results, method or ())

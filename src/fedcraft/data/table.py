@@ -31,9 +31,9 @@ def from_table(
 ) -> Dataset:
     """Read a ``.parquet`` or ``.csv`` file whose rows are samples.
 
-    ``label``: integers 0, 1, ... without a gap, or below ``classes`` if that is given, are taken as
-    they are; all other classes (1 and 100, -1 and 1, text, true and false) are numbered in sorted
-    order, and ``class_names`` of the data set tells what they were.
+    ``label``: integers 0, 1, ... without a gap are taken as they are; all other classes (1 and 100,
+    -1 and 1, text, true and false) are numbered in sorted order, and ``class_names`` of the data
+    set tells what they were. With ``classes`` integers are not numbered, and must lie below it.
     ``client``: the column with the client's id, of any type; without it the data have no owners.
     ``features``: the input columns, by default all others. Number columns become float32 features,
     as (x - mean) / std; a single column of lists gives one feature per element.
@@ -115,8 +115,7 @@ def _are_numbered(values: NDArray[Any], classes: int | None) -> bool:
 
     The largest of 1 and 100,000 says nothing about how many classes there are.
     """
-    count = np.unique(values).size if classes is None else classes
-    return bool(values.min() >= 0 and values.max() < count)
+    return classes is not None or bool(values.min() == 0 and values.max() < np.unique(values).size)
 
 
 def _no_fractions(file: Path, name: str, values: NDArray[Any]) -> None:

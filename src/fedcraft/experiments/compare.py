@@ -9,6 +9,7 @@ from typing import Any
 from fedcraft.experiments.files import ConfigLike, merged, origins, read_source
 from fedcraft.experiments.plan import Plan
 from fedcraft.experiments.sweep import Observer, SweepResult, repeat_best, sweep
+from fedcraft.experiments.values import plain
 
 __all__ = [
     "DEFAULT_GRID",
@@ -93,8 +94,9 @@ def comparison_plan(
     come from.
     """
     given, source = read_source(config)
-    points = {k.removeprefix("grid."): v for k, v in (overrides or {}).items() if _in_grid(k)}
-    changes = {k: v for k, v in (overrides or {}).items() if not _in_grid(k)}
+    wanted = plain(overrides or {})
+    points = {k.removeprefix("grid."): v for k, v in wanted.items() if _in_grid(k)}
+    changes = {k: v for k, v in wanted.items() if not _in_grid(k)}
     base = merged(given if config is not None else _problem_for(changes), changes)
     default = {key: values for key, values in DEFAULT_GRID.items() if key not in given}
     chosen = {**(default if grid is None else grid), **points}

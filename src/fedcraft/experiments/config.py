@@ -147,7 +147,7 @@ class Config(BaseModel):
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of each client's training part set aside for choosing between runs."""
     data_root: str | None = None
-    """Folder with the data sets' Parquet files or your own table; FEDCRAFT_DATA if left out."""
+    """Folder with your own table, or with the data sets' Parquet files (else FEDCRAFT_DATA)."""
     offline: bool = False
     """Never fetch anything from the network."""
 
@@ -212,7 +212,8 @@ class Config(BaseModel):
     def _fill_in(cls, given: Any, validate: ModelWrapValidatorHandler[Config]) -> Config:
         if not isinstance(given, dict):
             return validate(given)
-        found = plain(given)
+        # None is what a file says by leaving the key out.
+        found = {k: v for k, v in plain(given).items() if v is not None or k not in DERIVED_KEYS}
         found |= {k: os.path.expanduser(found[k]) for k in _PATHS if isinstance(found.get(k), str)}
         config = validate(with_defaults(found))
         config.model_fields_set.intersection_update(found)
@@ -287,11 +288,17 @@ def with_defaults(given: dict[str, Any]) -> dict[str, Any]:
     options = given.get("data_options")
     if not found and isinstance(options, dict) and "client" in options:
         found = {"partition": "natural"} | _every_owner(given)
-    method = given.get("method", "craft")
-    filled = found | (rates_of(method) if isinstance(method, str) else {}) | given
+    filled = found | _rates(given) | given
     partition = filled.get("partition", "dirichlet")
     filled = (_BY_PARTITION.get(partition, {}) if isinstance(partition, str) else {}) | filled
     return _cohort_of(filled.get("clients")) | filled
+
+
+def _rates(given: dict[str, Any]) -> dict[str, float]:
+    """Return the method's rates if they are asked for: a rule of one's own is imported for them."""
+    method = given.get("method", "craft")
+    wanted = isinstance(method, str) and not {"client_lr", "server_lr"} <= given.keys()
+    return rates_of(method) if wanted else {}
 
 
 def _cohort_of(clients: Any) -> dict[str, int]:

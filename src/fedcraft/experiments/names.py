@@ -55,7 +55,7 @@ def check_method(name: str, tables: Mapping[str, Mapping[str, Any]]) -> None:
         row = method(name)
     except FedcraftError as error:
         if ":" in name:  # a rule of one's own: what is wrong with it is known
-            raise ValueError(f"method: {error}") from None
+            raise ValueError(f"method: {str(error).removeprefix('method: ')}") from None
         raise ValueError(
             f"method: unknown name {name!r}.{did_you_mean(name, known)} There are "
             f"{', '.join(known)}, and mixtures of clients and a server, such as fedprox+craft."

@@ -15,6 +15,7 @@ from fedcraft.errors import ConfigError
 from fedcraft.experiments.complaints import show
 from fedcraft.experiments.config import MACHINE_KEYS, Config
 from fedcraft.experiments.files import checked, merged, origins, read_toml
+from fedcraft.experiments.places import at_home
 from fedcraft.experiments.problems import flatten
 from fedcraft.experiments.values import plain
 
@@ -52,7 +53,7 @@ class Plan:
         where they come from.
         """
         changes = overrides or {}
-        given = merged(read_toml(Path(path)), changes)
+        given = merged(read_toml(at_home(path)), changes)
         plan = replace(cls.of(given, str(path)).over(changes), changed=origins(changes, override))
         if not plan.grid and not plan.variants:
             raise ConfigError(

@@ -19,7 +19,7 @@ def plain(value: Any) -> Any:
         return os.fspath(value)
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+    return [plain(item) for item in value] if isinstance(value, list | tuple | range) else value
 
 
 def check_storable(key: str, value: Any) -> None:
