@@ -78,7 +78,7 @@ def project(
     scale = torch.where(active, 1 / (norms + eps).clamp(min=torch.finfo(norms.dtype).tiny), 0)
     kernel = _unit_kernel(grams, scale, active)
     gap = torch.where(active, shares - scale * reference_dots, 0)
-    cutoffs = _cutoffs(cohort, widest)
+    cutoffs = _cutoffs(cohort, active, widest)
     solved = trusted_solve(kernel, gap, cohort.matrix.dtype, cutoffs)
     coefficients = solved.coefficients
     if constraint == "at_least":
@@ -102,9 +102,9 @@ def project(
     )
 
 
-def _cutoffs(cohort: Cohort, widest: float) -> Tensor:
+def _cutoffs(cohort: Cohort, active: Tensor, widest: float) -> Tensor:
     widths = torch.tensor(cohort.layout.sizes, dtype=torch.float64).clamp(max=widest)
-    return widths.clamp(min=cohort.size) * torch.finfo(cohort.matrix.dtype).eps
+    return torch.maximum(widths, active.sum(-1)) * torch.finfo(cohort.matrix.dtype).eps
 
 
 def _renormalised(targets: Tensor, active: Tensor) -> Tensor:
