@@ -9,7 +9,7 @@ from typing import Any
 
 from fedcraft.errors import InputError, require_numbers
 
-__all__ = ["build", "short_name"]
+__all__ = ["build"]
 
 
 def build(
@@ -29,11 +29,6 @@ def build(
         raise InputError(f"{what} {name!r}: {error}") from error
 
 
-def short_name(name: str) -> str:
-    """Return a part's name without the module of one's own."""
-    return name.rpartition(":")[2]
-
-
 def _find(what: str, table: Mapping[str, str], name: str) -> Any:
     path = table.get(name, name)
     module, colon, attribute = path.partition(":")
@@ -46,5 +41,8 @@ def _find(what: str, table: Mapping[str, str], name: str) -> Any:
         )
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"{what}: {name!r} cannot be imported from here: {error}") from error
+    except (ImportError, AttributeError, ValueError, TypeError) as error:  # TypeError: "./file"
+        raise InputError(
+            f"{what}: {name!r} cannot be imported from here ({error}); expected "
+            "package.module:Class of something on the Python path"
+        ) from error

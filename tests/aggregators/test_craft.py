@@ -260,3 +260,15 @@ def test_a_callable_target_that_no_step_can_reach_is_an_error(bad):
 def test_a_bad_parameter_is_named(params, name):
     with pytest.raises(InputError, match=name):
         fedcraft.aggregator("craft", **params)
+
+
+def test_clients_without_an_update_do_not_make_others_dependent():
+    """The cut-off of the pseudo-inverse goes by the rows that it is given."""
+    rows = np.array([[1.0, 0.0], [1.0, 5e-5]], dtype=np.float32)
+    crowd = np.vstack([rows, np.zeros((998, 2), dtype=np.float32)])
+    for updates in (rows, crowd):
+        step = fedcraft.aggregator("craft").aggregate(
+            updates, weights=[1, 3] + [0] * (len(updates) - 2)
+        )
+        assert step.certificate.rank.tolist() == [2]
+        np.testing.assert_allclose(step.certificate.alignment[0, :2], [0.25, 0.75], atol=1e-3)

@@ -124,6 +124,10 @@ def test_without_history_nothing_is_remembered(updates):
     assert set(rule.state_dict()) == {"rule", "dimension"}
 
 
+def _distance(found, expected) -> float:
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
 def _nearly_opposite(sine: float) -> np.ndarray:
     """Two clients whose common descent direction is short beside their updates."""
     cosine = (1 - sine**2) ** 0.5
@@ -146,3 +150,31 @@ def test_a_fair_row_that_cancels_in_float32_is_looked_at_again():
         for dtype in ("float32", "float64")
     ]
     np.testing.assert_allclose(found[0].direction, found[1].direction, rtol=1e-3)
+
+
+@pytest.mark.parametrize("rule", ["fedlf", "fedmdfg"])
+@pytest.mark.parametrize("sine", [1e-4, 1e-5])
+def test_a_short_direction_of_a_wide_model_goes_against_nobody(rule, sine):
+    """float32 sums of long rows would leave more rounding than direction."""
+    for seed in range(3):
+        basis, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(5000, 2)))
+        updates = _nearly_opposite(sine) * [[3.0], [1.0]] @ basis.T
+        found, expected = (
+            aggregator(rule).aggregate(updates.astype(dtype), losses=[1.0, 1.0])
+            for dtype in ("float32", "float64")
+        )
+        assert _distance(found.direction, expected.direction) < 0.05
+        assert found.certificate.conflict_free
+
+
+@pytest.mark.parametrize("rule", ["fedlf", "fedmdfg"])
+def test_a_direction_that_is_short_beside_earlier_uploads_too(rule):
+    options = {"history": True} if rule == "fedlf" else {}
+    basis, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(5000, 2)))
+    found = []
+    for dtype in ("float32", "float64"):
+        chosen = aggregator(rule, **options)
+        for client, row in enumerate((_nearly_opposite(1e-5) @ basis.T).astype("float32")):
+            step = chosen.aggregate(row[None].astype(dtype), losses=[1.0], client_ids=[client])
+        found.append(step.direction)
+    assert _distance(*found) < 1e-3

@@ -131,7 +131,8 @@ def test_whole_number_is_taken_for_a_rate_but_no_fraction_for_a_count() -> None:
 
 @pytest.mark.parametrize("label", ["craft", "CRAFT", "craft-uniform", "mein Verfahren η"])
 def test_label_may_be_the_name_of_its_own_method(label: str) -> None:
-    assert load_config({"method": "craft", "label": label}).name == label
+    for method in ("craft", "Craft"):
+        assert load_config({"method": method, "label": label}).name == label
 
 
 def test_old_result_with_a_label_of_today_can_be_read() -> None:

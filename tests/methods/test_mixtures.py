@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import fedcraft
+from fedcraft.aggregators import RULES
 from fedcraft.errors import ConfigError, InputError
-from fedcraft.methods import method, method_title, mixture_name
+from fedcraft.methods import method, method_title, methods, mixture_name
 
 RULE = """
 from fedcraft.aggregators import Aggregator, Outcome
@@ -66,8 +67,8 @@ def test_half_a_mixture_is_no_method(name: str) -> None:
 def test_a_rule_of_ones_own_goes_by_its_place(own_rule: str) -> None:
     assert type(fedcraft.aggregator(own_rule)).__name__ == "First"
     assert method(own_rule).local.name == "plain"
-    assert method(own_rule).title == "First"
-    assert method(f"fedprox+{own_rule}").title == "FedProx + First"
+    assert method(own_rule).title == own_rule
+    assert method(f"fedprox+{own_rule}").title == f"FedProx + {own_rule}"
     assert method("fedprox", aggregator=own_rule).aggregator.name == own_rule
 
 
@@ -78,6 +79,7 @@ def test_a_rule_of_ones_own_goes_by_its_place(own_rule: str) -> None:
         ("firstrule:Second", "cannot be imported.*Second"),
         ("nowhere:Rule", "cannot be imported.*nowhere"),
         (":Rule", "cannot be imported"),
+        ("./firstrule.py:First", "cannot be imported.*expected package.module:Class"),
         ("median", "unknown name 'median'.*package.module:Class"),
     ],
 )
@@ -94,9 +96,14 @@ def test_a_place_without_a_rule_is_an_error(own_rule: str, name: str, message: s
         ({"method": "fedprox", "aggregator": {"name": "average"}}, "fedprox"),
         ({"method": "craft", "server": {"name": "adam", "tau": 0.01}}, "craft+adam"),
         ({"method": "craft", "local": {"name": "ditto"}}, "ditto+craft"),
-        ({"method": "craft", "aggregator": {"name": "mine:Own"}, "local": {}}, "craft+Own"),
-        ({"method": "fedprox+mine:Own"}, "fedprox+Own"),
+        ({"method": "craft", "aggregator": {"name": "mine:Own"}, "local": {}}, "craft+mine:Own"),
+        ({"method": "fedprox+mine:Own"}, "fedprox+mine:Own"),
         ({"method": "fedmgda+"}, "fedmgda+"),
+        ({"method": "FedMGDA"}, "fedmgda+"),
+        ({"method": "FedProx+CRAFT"}, "fedprox+craft"),
+        ({"method": "fedavgm+craft"}, "fedavgm+craft"),
+        ({"method": "fedavgm", "aggregator": {"name": "craft"}}, "fedavgm+craft+momentum"),
+        ({"method": "fedavgm", "aggregator": {"name": "mine:Own"}}, "fedavgm+mine:Own"),
         ({"method": "unheard-of", "aggregator": {"name": "x"}}, "unheard-of"),
         ({"method": "craft", "aggregator": "no table"}, "craft"),
     ],
@@ -105,6 +112,22 @@ def test_a_run_is_called_by_the_parts_that_were_exchanged(
     config: dict[str, Any], name: str
 ) -> None:
     assert mixture_name(config["method"], config) == name
+
+
+@pytest.mark.parametrize("rule", sorted(RULES))
+@pytest.mark.parametrize("server", [{}, {"server": {"name": "yogi"}}])
+def test_what_a_run_is_called_is_what_it_is_made_of(rule: str, server: dict[str, Any]) -> None:
+    tables = {"aggregator": {"name": rule}, **server}
+    for row in methods():
+        run, called = method(row.name, **tables), method(mixture_name(row.name, tables))
+        for part in ("local", "aggregator", "server"):
+            assert getattr(called, part).name == getattr(run, part).name
+
+
+@pytest.mark.parametrize("place", ["mine:Craft", "mine:FedAvg", "mine:Adam"])
+def test_a_class_of_ones_own_is_not_taken_for_fedcrafts(place: str) -> None:
+    for config in ({"method": place}, {"method": "fedavg", "aggregator": {"name": place}}):
+        assert place in method_title(mixture_name(config["method"], config))
 
 
 @pytest.mark.parametrize("label", ["my own label + more", "rates:low", "<a>(javascript:x)"])
@@ -125,7 +148,7 @@ def test_exchanged_parts_are_a_row_of_their_own(tmp_path: Path, own_rule: str) -
         fedcraft.run(**common, **keys, out=tmp_path / str(place))
         for place, keys in enumerate(chosen)
     ]
-    named = ["fedprox", "fedprox+craft", "fedavg+First", "First"]
+    named = ["fedprox", "fedprox+craft", f"fedavg+{own_rule}", own_rule]
     assert [run.method for run in runs] == named
     pytest.importorskip("pandas")
     from fedcraft.report import load_runs
@@ -133,7 +156,7 @@ def test_exchanged_parts_are_a_row_of_their_own(tmp_path: Path, own_rule: str) -
 
     (problem,) = group(load_runs([tmp_path]))
     labels = {entry.label for entry in problem.entries}
-    assert labels == {"FedProx", "FedProx + CRAFT", "fedavg+First", "First"}
+    assert labels == {"FedProx", "FedProx + CRAFT", f"fedavg+{own_rule}", own_rule}
 
 
 def test_a_config_says_what_is_wrong_with_a_place() -> None:

@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -129,6 +130,16 @@ def test_a_label_names_the_run(make_run: MakeRun) -> None:
 @pytest.mark.parametrize("label", ["craft", "CRAFT", " Craft", "craft, FAIR variant"])
 def test_a_label_cannot_pass_for_another_method(make_run: MakeRun, label: str) -> None:
     assert RunData(make_run("one", {"label": label}, method="fedavg")).name == f"{label} (fedavg)"
+
+
+@pytest.mark.parametrize(
+    ("method", "keys", "name"),
+    [("FedAvg", {}, "fedavg"), ("ditto", {"aggregator.name": "craft"}, "ditto+craft")],
+)
+def test_a_run_without_a_label_is_never_taken_for_another(
+    make_run: MakeRun, method: str, keys: dict[str, Any], name: str
+) -> None:
+    assert RunData(make_run("one", keys, method=method)).name == name
 
 
 @pytest.mark.parametrize("label", ["craft", "CRAFT", "craft-uniform"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -11,7 +13,10 @@ from fedcraft.aggregators.base import Outcome
 from fedcraft.aggregators.cohort import Cohort, Vector
 from fedcraft.linalg import block_grams
 
-__all__ = ["Combination", "joint_grams", "precise_joint_gram", "uniform_mean"]
+__all__ = ["Combination", "earlier_part", "joint_grams", "precise_joint_gram", "uniform_mean"]
+
+
+_CANCELLING = 100  # times shorter than its terms: two of float32's seven digits
 
 
 @dataclass(frozen=True)
@@ -23,15 +28,53 @@ class Combination:
     rest: Tensor | None = None  # what earlier uploads add, in memory
 
     def vector(self, factor: float = 1.0) -> Vector:
-        """Multiply out ``factor`` times g, in O(m d)."""
+        """Multiply out ``factor`` times g, in O(m d); in float64 where float32 would lose it."""
         scale = torch.full((len(self.cohort.layout),), factor, dtype=torch.float64)
-        return self.cohort.combine(factor * self.coefficients, self.rest, scale)
+        vector = self.cohort.combine(factor * self.coefficients, self.rest, scale)
+        if self.cohort.in_memory:  # on disk ``combine`` does it
+            for layer in self._cancelling:
+                vector[self.cohort.layout.slices[layer]] = factor * self._precise(layer)
+        return vector
 
     def dots(self) -> Tensor:
-        """<g_i^q, g^q> by layer and client, from the Gram matrices."""
-        rows = self.coefficients.expand(len(self.cohort.layout), -1).unsqueeze(-1)
-        dots = (self.cohort.grams @ rows).squeeze(-1)
-        return dots if self.rest is None else dots + self.cohort.dots(self.rest)
+        """<g_i^q, g^q> by layer and client, from the Gram matrices where they can tell."""
+        dots = self._rough_dots.clone()
+        if self._cancelling:
+            vector = self.vector()
+            for layer in self._cancelling:
+                dots[layer] = self.cohort.layer_dots(layer, vector)
+        return dots
+
+    @property
+    def _rows(self) -> Tensor:
+        return self.coefficients.expand(len(self.cohort.layout), -1)
+
+    @cached_property
+    def _rest_dots(self) -> Tensor:
+        return torch.zeros(()) if self.rest is None else self.cohort.dots(self.rest)
+
+    @cached_property
+    def _rough_dots(self) -> Tensor:
+        return (self.cohort.grams @ self._rows.unsqueeze(-1)).squeeze(-1) + self._rest_dots
+
+    @cached_property
+    def _cancelling(self) -> list[int]:
+        """The layers where g is so short beside its terms that float32 would lose it."""
+        if self.cohort.matrix.dtype == torch.float64:
+            return []
+        terms = (self._rows.abs() * self.cohort.square_norms.sqrt()).sum(-1)
+        squares = (self._rows * (self._rough_dots + self._rest_dots)).sum(-1)
+        if self.rest is not None:
+            lengths = self.cohort.lengths(self.rest)
+            terms, squares = terms + lengths, squares + lengths.square()
+        short = terms > _CANCELLING * squares.clamp(min=0).sqrt()
+        return torch.nonzero(short).flatten().tolist()
+
+    def _precise(self, layer: int) -> Tensor:
+        part = self.cohort.block(layer).T @ self._rows[layer]
+        if self.rest is None:
+            return part
+        return part + self.rest[self.cohort.layout.slices[layer]].to(part)
 
     def length(self) -> float:
         """||g||, measured on the vector itself: no digits are lost where terms cancel."""
@@ -49,6 +92,19 @@ class Combination:
 def uniform_mean(cohort: Cohort) -> Combination:
     """mean_i g_i."""
     return Combination(cohort, torch.full((cohort.size,), 1 / cohort.size, dtype=torch.float64))
+
+
+def earlier_part(rows: Tensor, coefficients: Tensor, slices: Sequence[slice]) -> Tensor:
+    """sum_i c[q, i] x_i^q of earlier rows, in float64: this round's may leave little of it.
+
+    Row by row, so that nothing but the sum is held in float64.
+    """
+    total = torch.zeros(rows.shape[1], dtype=torch.float64)
+    for row, weights in zip(rows, coefficients.T.tolist(), strict=True):
+        for block, weight in zip(slices, weights, strict=True):
+            if weight:
+                total[block].add_(row[block].to("cpu"), alpha=weight)
+    return total
 
 
 def precise_joint_gram(cohort: Cohort, earlier: Tensor | None, layer: int) -> Tensor:

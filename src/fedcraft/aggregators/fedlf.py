@@ -11,13 +11,13 @@ from fedcraft.aggregators.base import Aggregator, Outcome
 from fedcraft.aggregators.cohort import Cohort
 from fedcraft.aggregators.combination import (
     Combination,
+    earlier_part,
     joint_grams,
     precise_joint_gram,
     uniform_mean,
 )
 from fedcraft.aggregators.fairness import even_losses, rescale_factor, roundings
 from fedcraft.aggregators.uploads import Uploads
-from fedcraft.linalg import block_combine
 from fedcraft.linalg.minnorm import min_norm_weights
 
 __all__ = ["FedLF"]
@@ -90,8 +90,7 @@ def _rescaled(point: Combination) -> Outcome:
 def _history_part(cohort: Cohort, absent: Tensor | None, rows: Tensor) -> Tensor | None:
     if absent is None:
         return None
-    part = rows[:, cohort.size :]
-    return block_combine(absent.to(cohort.matrix), part, cohort.layout.slices)
+    return earlier_part(absent, rows[:, cohort.size :], cohort.layout.slices)
 
 
 def _layer_point(

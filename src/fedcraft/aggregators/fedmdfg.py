@@ -14,7 +14,12 @@ from torch import Tensor
 
 from fedcraft.aggregators.base import Aggregator, Outcome, State
 from fedcraft.aggregators.cohort import Cohort
-from fedcraft.aggregators.combination import Combination, joint_grams, precise_joint_gram
+from fedcraft.aggregators.combination import (
+    Combination,
+    earlier_part,
+    joint_grams,
+    precise_joint_gram,
+)
 from fedcraft.aggregators.fairness import even_losses, rescale_factor, roundings
 from fedcraft.aggregators.uploads import Uploads
 from fedcraft.errors import InputError, StateError, require
@@ -189,7 +194,8 @@ class _Hull:
         coefficients[self.live] = mixed[: len(self.live)]
         rest = None
         if self.absent is not None:
-            rest = mixed[len(self.live) :].to(self.absent) @ self.absent
+            others = mixed[len(self.live) :].unsqueeze(0)
+            rest = earlier_part(self.absent, others, [slice(None)])
         point = Combination(self.cohort, coefficients, rest)
         if is_zero:
             return point, 0.0

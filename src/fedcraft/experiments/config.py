@@ -317,7 +317,8 @@ def _every_owner(given: dict[str, Any]) -> dict[str, int]:
 
 def names_another(label: str, method: str) -> bool:
     """Tell whether tables would take a run of ``method`` with this label for another method."""
-    others = [row for row in methods() if row.name != method]
+    own = mixture_name(method, {})
+    others = [row for row in methods() if row.name != own]
     return label.strip().casefold() in {n.casefold() for m in others for n in (m.name, m.title)}
 
 

@@ -11,13 +11,17 @@ from fedcraft.aggregators import RULES
 from fedcraft.errors import InputError
 from fedcraft.methods.method import Method, Override, Part
 from fedcraft.methods.table import methods
-from fedcraft.registry import short_name
 from fedcraft.server_optimizers import OPTIMIZERS
 
 __all__ = ["method", "method_title", "mixture_name"]
 
 _TABLE = {row.name: row for row in methods()}
 _ALIASES = {"fedmgda": "fedmgda+", "fedmgdaplus": "fedmgda+", "q-fedavg": "qfedavg"}
+_MIXTURE: dict[str, Any] = {
+    "summary": "a mixture",
+    "reference": "fedcraft's own",
+    "in_paper": False,
+}
 
 
 def method(
@@ -63,21 +67,28 @@ def method_title(name: str) -> str:
 
 
 def mixture_name(name: str, config: Mapping[str, Any]) -> str:
-    """Return what a run of a method is called, some of whose parts its tables may exchange."""
-    row, shown = _find(name), "+".join(map(short_name, name.split("+")))
+    """Return what a run of a method is called, some of whose parts its tables may exchange.
+
+    A rule's name alone would bring its method's server along: where the run keeps another one, that
+    is named too (FedAvgM with CRAFT's rule is ``fedavgm+craft+momentum``).
+    """
+    row = _find(name)
     if row is None:
         return name
     local, rule, optimizer = (
         _exchanged(getattr(row, part).name, config.get(part))
         for part in ("local", "aggregator", "server")
     )
-    return "+".join(filter(None, (local, shown, rule, optimizer)))
+    mixed = _mixed(row, rule) if rule else None
+    if mixed is not None and optimizer is None and mixed.server.name != row.server.name:
+        optimizer = row.server.name
+    return "+".join(filter(None, (local, row.name, rule, optimizer)))
 
 
 def _exchanged(own: str, table: object) -> str | None:
     """Return the part that a configuration's table puts in the place of the method's own."""
     chosen = table.get("name", own) if isinstance(table, Mapping) else own
-    return None if chosen == own else short_name(str(chosen))
+    return None if chosen == own else str(chosen)
 
 
 def _row(name: str) -> Method:
@@ -93,42 +104,43 @@ def _row(name: str) -> Method:
 
 
 def _find(name: str) -> Method | None:
-    known = _TABLE.get(_ALIASES.get(name.lower(), name.lower()))
+    known = _listed(name)
     if known is not None:
         return known
     if ":" in name and "+" not in name:
-        return _mixed(_TABLE["fedavg"], name, name)
+        return replace(_TABLE["fedavg"], **_MIXTURE, name=name, title=name, aggregator=Part(name))
     for place in reversed([place for place, letter in enumerate(name) if letter == "+"]):
-        clients, server = _find(name[:place]), name[place + 1 :]
-        mixed = None if clients is None else _mixed(clients, server, name)
+        clients = _find(name[:place])
+        mixed = None if clients is None else _mixed(clients, name[place + 1 :])
         if mixed is not None:
             return mixed
     return None
 
 
-def _mixed(clients: Method, server: str, name: str) -> Method | None:
+def _listed(name: str) -> Method | None:
+    return _TABLE.get(_ALIASES.get(name.lower(), name.lower()))
+
+
+def _mixed(clients: Method, server: str) -> Method | None:
     """Put a server (a method, a rule, an optimiser) behind a method's clients."""
-    other = _TABLE.get(_ALIASES.get(server.lower(), server.lower()))
+    other = _listed(server)
     if other is not None:
         rule, optimizer, rate = other.aggregator, other.server, other.server_lr
-        title = other.title
+        server, title = other.name, other.title
     elif server in RULES or ":" in server:
         rule, optimizer, rate = Part(server), clients.server, clients.server_lr
-        title = short_name(server)
+        title = server
     elif server in OPTIMIZERS:
         rule, optimizer, rate = clients.aggregator, Part(server), clients.server_lr
         title = f"{server.capitalize()} on the server"
     else:
         return None
-    whole = title if name == server else f"{clients.title} + {title}"
     return replace(
         clients,
-        name=name,
-        title=whole,
-        summary="a mixture",
-        reference="fedcraft's own",
+        **_MIXTURE,
+        name=f"{clients.name}+{server}",
+        title=f"{clients.title} + {title}",
         aggregator=rule,
         server=optimizer,
         server_lr=rate,
-        in_paper=False,
     )

@@ -91,7 +91,7 @@ def _imported(path: str) -> Factory:
     module_name, _, attribute = path.partition(":")
     try:
         found = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:  # TypeError: "./file"
         raise ConfigError(
             f"model {path!r} cannot be imported ({error}); expected 'package.module:Name' of "
             "something on the Python path"

@@ -110,11 +110,12 @@ class RunData:
     def name(self) -> str:
         """What tables call this run: its label, or else its method.
 
-        A run directory may be of any age and origin: one that goes by the name of another method
+        A run directory may be of any age and origin: one whose label is the name of another method
         than it ran is told apart from that.
         """
-        method = str(self.config["method"])
-        label = str(self.config.get("label") or mixture_name(method, self.config))
+        method, label = str(self.config["method"]), str(self.config.get("label") or "")
+        if not label:
+            return mixture_name(method, self.config)
         return f"{label} ({method})" if names_another(label, method) else label
 
     @property
