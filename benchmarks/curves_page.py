@@ -11,7 +11,7 @@ from fedcraft.experiments.reproduce import Reproduction
 from fedcraft.experiments.result import Result
 from fedcraft.report.names import display_name
 
-__all__ = ["curve_tables"]
+__all__ = ["curve_summary", "curve_tables"]
 
 _ROUNDS = (25, 50, 75, 100, 150, 200, 300, 400, 500)
 Evaluations = Mapping[int, Mapping[str, float]]
@@ -23,6 +23,28 @@ def curve_tables(made: Reproduction) -> str:
     ordered = {name: runs[name] for name in made.preset.names if name in runs}
     published = made.preset.published or ""
     return f"{_means(ordered, published)}\n\n{_scores(ordered, published)}"
+
+
+def curve_summary(studies: Mapping[str, Reproduction]) -> str:
+    """CRAFT beside the best of its rivals after every number of rounds that one of them ended with.
+
+    ``studies`` go by what they are called in the table.
+    """
+    rows = ([title, *row] for title, made in studies.items() for row in _duels(made))
+    return table(("data and model", "rounds", "CRAFT", "its best rival"), rows)
+
+
+def _duels(made: Reproduction) -> Iterator[list[str]]:
+    runs = {run.method: _evaluations(run) for run in made.result.runs}
+    rivals = {run.method: run for run in made.result.runs if run.config.method != "craft"}
+    for end in sorted({run.config.rounds for run in rivals.values()}):
+        best = max((r for r in rivals if end in runs[r]), key=lambda r: runs[r][end]["mean"])
+        ours, theirs = (_mean_and_worst(runs[name][end]) for name in ("craft", best))
+        yield [str(end), ours, f"{display_name(best)} {theirs}"]
+
+
+def _mean_and_worst(scores: Mapping[str, float]) -> str:
+    return f"{scores['mean']:.3f} ({scores['worst10']:.3f})"
 
 
 def _means(runs: Mapping[str, Result], published: str) -> str:

@@ -20,6 +20,7 @@ __all__ = ["write_result_figures"]
 CURVES = {
     "femnist": "table-femnist",
     "cifar10-cnn": "curves-cifar10-cnn",
+    "cifar100-cnn": "curves-cifar100-cnn",
     "cifar10-resnet20": "curves-cifar10-resnet20",
 }
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.curves_page import curve_tables
+from benchmarks.curves_page import curve_summary, curve_tables
 from benchmarks.ditto_page import ditto_table, ditto_verdict
 from benchmarks.pages import SCORES, filled, table
 from benchmarks.results_figures import write_result_figures
@@ -27,7 +27,11 @@ RESULTS = ROOT / "results"
 # What the paper prints for CRAFT on FEMNIST, and how far from it we want to be at most.
 AIMS = {"mean": 0.01, "best10": 0.01, "worst10": 0.02, "std": 0.01}
 OTHERS_AIM = 0.03
-CURVES = ("curves-cifar10-cnn", "curves-cifar10-resnet20")
+CURVES = {
+    "curves-cifar10-cnn": "CIFAR-10, CNN",
+    "curves-cifar100-cnn": "CIFAR-100, CNN",
+    "curves-cifar10-resnet20": "CIFAR-10, ResNet-20",
+}
 _SHORT = ("fedavg", "fedavgm", "fedfv", "config", "craft")
 
 
@@ -73,6 +77,7 @@ def readme_blocks() -> dict[str, str]:
     return {
         "digits": (RESULTS / "digits.md").read_text(encoding="utf-8").partition("\n\n")[2],
         "results": table(("method", *SCORES.values()), lines),
+        "cifar": curve_summary({CURVES[study]: from_results(study, RESULTS) for study in CURVES}),
         "speed": speed_summary(RESULTS),
     }
 
