@@ -210,10 +210,6 @@ class Masked(nn.Module):
         self.register_buffer("mask", torch.triu(torch.full((3, 3), -torch.inf), 1))
 
 
-def _with_nan_mask(arrays: Arrays, client: int) -> Arrays:
-    return {**_a_step(arrays, client), "mask": arrays["mask"] * (np.nan if client == 0 else 1)}
-
-
 def _same_mask(arrays: Arrays, client: int) -> Arrays:
     return {**_a_step(arrays, client), "mask": arrays["mask"]}
 
@@ -230,11 +226,18 @@ def test_a_mask_of_inf_is_a_buffer_like_any_other(options: dict[str, Any]) -> No
     assert result.train_metrics_clientapp[2]["clients"] == 4
 
 
-def test_nan_where_the_mask_has_a_number_is_refused() -> None:
+@pytest.mark.parametrize(("was", "sent"), [(0, np.nan), (-np.inf, np.nan), (-np.inf, np.inf)])
+def test_a_mask_that_would_make_nan_of_the_mean_is_refused(was: float, sent: float) -> None:
+    def one_spoils(arrays: Arrays, client: int) -> Arrays:
+        mask = arrays["mask"]
+        bad = np.where((mask == was) & (client == 0), sent, mask).astype(mask.dtype)
+        return {**_a_step(arrays, client), "mask": bad}
+
     arrays = ArrayRecord(Masked().state_dict())
     chosen = Strategy("craft", fraction_evaluate=0.0, model=Masked())
-    result = started(chosen, federation(foreign_app(_with_nan_mask)), initial_arrays=arrays)
+    result = started(chosen, federation(foreign_app(one_spoils)), initial_arrays=arrays)
     assert result.train_metrics_clientapp[2]["refused"] == 1
+    assert torch.equal(result.arrays.to_torch_state_dict()["mask"], Masked().mask)
 
 
 def test_buffers_that_the_server_keeps_need_not_be_sent() -> None:
