@@ -240,6 +240,14 @@ def test_a_mask_that_would_make_nan_of_the_mean_is_refused(was: float, sent: flo
     assert torch.equal(result.arrays.to_torch_state_dict()["mask"], Masked().mask)
 
 
+def test_a_model_that_starts_with_nan_is_not_taken_for_a_mask() -> None:
+    initial = Masked().state_dict()
+    initial["linear.weight"][0, 0] = torch.nan
+    chosen = Strategy("craft", fraction_evaluate=0.0, attempts=1)
+    with pytest.raises(ClientError, match="NaN"):
+        started(chosen, federation(), initial_arrays=ArrayRecord(initial))
+
+
 def test_buffers_that_the_server_keeps_need_not_be_sent() -> None:
     def without(arrays: Arrays, client: int) -> Arrays:
         return {n: v for n, v in _a_step(arrays, client).items() if n != "mask"}

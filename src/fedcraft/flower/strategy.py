@@ -53,8 +53,8 @@ class Strategy(FlowerStrategy):
     be overridden.
 
     * ``model`` or ``layout`` says which arrays are trainable and which belong to one layer. Without
-      them every float array but BatchNorm's running statistics is, and a layer is an array's name
-      up to its last dot. ``layers`` and ``buffers`` are those of the simulator.
+      them every float array but BatchNorm's running statistics and masks with Inf is, and a layer
+      is an array's name up to its last dot. ``layers`` and ``buffers`` are those of the simulator.
     * ``client_lr`` (times ``lr_decay`` per round, as in the simulator), ``local_epochs``,
       ``batch_size`` and ``seed`` travel with every message; what ``train_config`` says wins. These
       and the other keys of ``Training`` are the simulator's settings.
