@@ -296,6 +296,14 @@ def test_every_number_of_every_client_is_in_the_table(tmp_path: Path) -> None:
     assert result.evaluate_metrics_clientapp[2]["accuracy"] == pytest.approx(0.375)
 
 
+@pytest.mark.parametrize("name", ["accuracy", "eval_acc"])
+def test_an_accuracy_without_a_loss_is_in_the_table(name: str, tmp_path: Path) -> None:
+    said = {name: 0.5, "num-examples": 9}
+    app = foreign_app(tested=lambda client: {**said, "client-id": client})
+    started(Strategy("craft", run_dir=tmp_path / "run"), federation(app))
+    assert "2,3,test,accuracy,0.5,9" in (tmp_path / "run" / "clients.csv").read_text()
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_clients_that_change_nothing_are_seen_to_change_nothing(dtype: str) -> None:
     """An update is the model as it was sent minus the reply, not the server's finer one."""
