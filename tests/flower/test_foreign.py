@@ -83,6 +83,23 @@ def test_a_client_that_names_itself_once_is_that_client(named_in: str, tmp_path:
     assert "3,2,test,accuracy,0.5,64" in (tmp_path / "run" / "clients.csv").read_text()
 
 
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_who_named_itself_once_is_that_client_after_a_restart(share: float, tmp_path: Path) -> None:
+    app = foreign_app(
+        trained=lambda client: {"num-examples": 64 + client, "loss-before": 1.0 + client},
+        tested=lambda client: {"num-examples": 64, "client-id": 3 - client},
+    )
+    found = []
+    for name, stops in (("whole", [4]), ("resumed", [2, 4])):
+        for rounds in stops:
+            chosen = Strategy("afl", fraction_train=share, run_dir=tmp_path / name)
+            result = started(chosen, federation(app), rounds=rounds)
+        found.append(result.arrays)
+    assert torch.equal(*map(small.vector_of, found))
+    whole, resumed = (small.tables(tmp_path / name) for name in ("whole", "resumed"))
+    assert whole == resumed
+
+
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()
