@@ -161,6 +161,19 @@ def test_own_functions_get_what_the_clients_said() -> None:
     assert not result.evaluate_metrics_clientapp
 
 
+def test_a_subclass_can_call_the_functions_that_aggregate_metrics() -> None:
+    """As one of Flower's FedAvg does, which has them whether they were given or not."""
+
+    class Calling(Strategy):
+        def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> Any:
+            sent = [reply.content for reply in replies]
+            return self.evaluate_metrics_aggr_fn(sent, str(self.weighted_by_key))
+
+    app = foreign_app(tested=lambda client: {"num-examples": 1 + client % 2, "rmse": client / 4})
+    result = started(Calling("craft"), federation(app))
+    assert result.evaluate_metrics_clientapp[2]["rmse"] == pytest.approx((0 + 0.5 + 0.5 + 1.5) / 6)
+
+
 class Reading(Strategy):
     """Looks at the replies before it aggregates them, as many do to log them."""
 
