@@ -83,6 +83,23 @@ def test_a_client_that_names_itself_once_is_that_client(named_in: str, tmp_path:
     assert "3,2,test,accuracy,0.5,64" in (tmp_path / "run" / "clients.csv").read_text()
 
 
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_who_named_itself_once_is_that_client_after_a_restart(share: float, tmp_path: Path) -> None:
+    app = foreign_app(
+        trained=lambda client: {"num-examples": 64 + client, "loss-before": 1.0 + client},
+        tested=lambda client: {"num-examples": 64, "client-id": 3 - client},
+    )
+    found = []
+    for name, stops in (("whole", [4]), ("resumed", [2, 4])):
+        for rounds in stops:
+            chosen = Strategy("afl", fraction_train=share, run_dir=tmp_path / name)
+            result = started(chosen, federation(app), rounds=rounds)
+        found.append(result.arrays)
+    assert torch.equal(*map(small.vector_of, found))
+    whole, resumed = (small.tables(tmp_path / name) for name in ("whole", "resumed"))
+    assert whole == resumed
+
+
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -142,6 +159,19 @@ def test_own_functions_get_what_the_clients_said() -> None:
     result = started(chosen, federation(app))
     assert result.train_metrics_clientapp[2]["worst"] == 2.0
     assert not result.evaluate_metrics_clientapp
+
+
+def test_a_subclass_can_call_the_functions_that_aggregate_metrics() -> None:
+    """As one of Flower's FedAvg does, which has them whether they were given or not."""
+
+    class Calling(Strategy):
+        def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> Any:
+            sent = [reply.content for reply in replies]
+            return self.evaluate_metrics_aggr_fn(sent, str(self.weighted_by_key))
+
+    app = foreign_app(tested=lambda client: {"num-examples": 1 + client % 2, "rmse": client / 4})
+    result = started(Calling("craft"), federation(app))
+    assert result.evaluate_metrics_clientapp[2]["rmse"] == pytest.approx((0 + 0.5 + 0.5 + 1.5) / 6)
 
 
 class Reading(Strategy):
@@ -210,10 +240,6 @@ class Masked(nn.Module):
         self.register_buffer("mask", torch.triu(torch.full((3, 3), -torch.inf), 1))
 
 
-def _with_nan_mask(arrays: Arrays, client: int) -> Arrays:
-    return {**_a_step(arrays, client), "mask": arrays["mask"] * (np.nan if client == 0 else 1)}
-
-
 def _same_mask(arrays: Arrays, client: int) -> Arrays:
     return {**_a_step(arrays, client), "mask": arrays["mask"]}
 
@@ -230,11 +256,26 @@ def test_a_mask_of_inf_is_a_buffer_like_any_other(options: dict[str, Any]) -> No
     assert result.train_metrics_clientapp[2]["clients"] == 4
 
 
-def test_nan_where_the_mask_has_a_number_is_refused() -> None:
+@pytest.mark.parametrize(("was", "sent"), [(0, np.nan), (-np.inf, np.nan), (-np.inf, np.inf)])
+def test_a_mask_that_would_make_nan_of_the_mean_is_refused(was: float, sent: float) -> None:
+    def one_spoils(arrays: Arrays, client: int) -> Arrays:
+        mask = arrays["mask"]
+        bad = np.where((mask == was) & (client == 0), sent, mask).astype(mask.dtype)
+        return {**_a_step(arrays, client), "mask": bad}
+
     arrays = ArrayRecord(Masked().state_dict())
     chosen = Strategy("craft", fraction_evaluate=0.0, model=Masked())
-    result = started(chosen, federation(foreign_app(_with_nan_mask)), initial_arrays=arrays)
+    result = started(chosen, federation(foreign_app(one_spoils)), initial_arrays=arrays)
     assert result.train_metrics_clientapp[2]["refused"] == 1
+    assert torch.equal(result.arrays.to_torch_state_dict()["mask"], Masked().mask)
+
+
+def test_a_model_that_starts_with_nan_is_not_taken_for_a_mask() -> None:
+    initial = Masked().state_dict()
+    initial["linear.weight"][0, 0] = torch.nan
+    chosen = Strategy("craft", fraction_evaluate=0.0, attempts=1)
+    with pytest.raises(ClientError, match="NaN"):
+        started(chosen, federation(), initial_arrays=ArrayRecord(initial))
 
 
 def test_buffers_that_the_server_keeps_need_not_be_sent() -> None:
@@ -283,6 +324,14 @@ def test_every_number_of_every_client_is_in_the_table(tmp_path: Path) -> None:
     assert "test,num-examples" not in rows
     assert small.tables(tmp_path / "run")["metrics"][-1]["evaluation"]["mean"] == 0.375
     assert result.evaluate_metrics_clientapp[2]["accuracy"] == pytest.approx(0.375)
+
+
+@pytest.mark.parametrize("name", ["accuracy", "eval_acc"])
+def test_an_accuracy_without_a_loss_is_in_the_table(name: str, tmp_path: Path) -> None:
+    said = {name: 0.5, "num-examples": 9}
+    app = foreign_app(tested=lambda client: {**said, "client-id": client})
+    started(Strategy("craft", run_dir=tmp_path / "run"), federation(app))
+    assert "2,3,test,accuracy,0.5,9" in (tmp_path / "run" / "clients.csv").read_text()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

@@ -19,7 +19,7 @@ from fedcraft.engine.job import REPORT, SPLITS, Command, Desk, Job, shards
 from fedcraft.local import ClientState
 from fedcraft.local.store import ClientStates
 
-__all__ = ["Fleet", "Scores", "Trained", "finite_entries", "keeps_finite"]
+__all__ = ["Fleet", "Scores", "Trained", "keeps_finite"]
 
 Buffers = dict[str, Tensor]
 Floats = NDArray[np.float64]
@@ -43,8 +43,8 @@ class Trained:
     def finite(self, averaged: Mapping[str, Tensor]) -> NDArray[np.bool_]:
         """Tell whose update, kept state, and loss where it was asked for, is finite.
 
-        ``averaged`` are the server's buffers that theirs are averaged into: no client may bring
-        NaN or Inf to where the server has a number (a mask of -inf is none).
+        ``averaged`` are the server's buffers that theirs are averaged into: a client may bring
+        numbers, and NaN or Inf only where the server has the same (a mask of -inf).
         """
         losses = self.column("loss") if self.with_losses else np.zeros(len(self.clients))
         finite = np.isfinite(losses)
@@ -52,8 +52,7 @@ class Trained:
         for row in np.flatnonzero(~np.isfinite(self.column("total"))):
             finite[row] &= bool(self.updates[row].isfinite().all())
         finite &= [_all_finite(state or {}) for state in self.states]
-        watched = finite_entries(averaged)
-        finite &= [keeps_finite(watched, buffers or {}) for buffers in self.buffers]
+        finite &= [keeps_finite(averaged, buffers or {}) for buffers in self.buffers]
         return np.asarray(finite)
 
     def select(self, mask: NDArray[np.bool_]) -> Trained:
@@ -209,17 +208,19 @@ def _all_finite(content: Mapping[str, Tensor]) -> bool:
     return all(bool(value.isfinite().all()) for value in content.values())
 
 
-def finite_entries(buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return where each float buffer holds a number."""
-    return {n: v.isfinite() for n, v in buffers.items() if v.is_floating_point()}
+def keeps_finite(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> bool:
+    """Tell whether every entry of float buffers is a number, or what it was before.
 
-
-def keeps_finite(were_finite: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> bool:
-    """Tell whether buffers still hold a number wherever they held one."""
-    shared = were_finite.keys() & after.keys()
+    So a mean over such buffers is NaN nowhere but where it was: -inf and +inf do not meet.
+    """
+    shared = [n for n in before.keys() & after.keys() if before[n].is_floating_point()]
     if not shared or bool(torch.cat([after[n].reshape(-1) for n in shared]).sum().isfinite()):
         return True
-    return all(bool((after[n].isfinite() | ~were_finite[n]).all()) for n in shared)
+    return all(bool((after[n].isfinite() | _same(before[n], after[n])).all()) for n in shared)
+
+
+def _same(before: Tensor, after: Tensor) -> Tensor:
+    return (before == after) | (before.isnan() & after.isnan())
 
 
 def _kept(content: Mapping[str, Tensor] | None) -> dict[str, Tensor] | None:

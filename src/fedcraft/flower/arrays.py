@@ -225,7 +225,7 @@ def _check_geometry(
 
 
 def _looks_trainable(name: str, array: Array) -> bool:
-    return not name.endswith(_RUNNING) and bool(np.isfinite(open_array(array)).all())
+    return not name.endswith(_RUNNING) and not bool(np.isinf(open_array(array)).any())
 
 
 def _aliases(model: nn.Module, geometry: Collection[str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ import torch
 from flwr.app import ArrayRecord, Message, RecordDict
 from torch import Tensor
 
-from fedcraft.engine.fleet import Trained, finite_entries, keeps_finite
+from fedcraft.engine.fleet import Trained, keeps_finite
 from fedcraft.engine.job import REPORT
 from fedcraft.errors import InputError, NonFiniteError
 from fedcraft.flower import keys
@@ -80,7 +80,7 @@ class Intake:
         ``averaged`` are the buffers into which theirs are averaged; no others are read.
         """
         self._wire, self._theta = wire, theta
-        self._were_finite = finite_entries(averaged)
+        self._averaged = averaged
         self._seats = {node: row for row, node in enumerate(nodes)}
         self.accepted = []
         rows, columns = max(len(nodes), 1), wire.layout.dimension
@@ -159,14 +159,14 @@ class Intake:
             self._wire.read_update(arrays, out)
         else:
             self._wire.read_row(arrays, out, self._theta)
-        buffers = self._wire.read_buffers(arrays, self._were_finite)
+        buffers = self._wire.read_buffers(arrays, self._averaged)
         length = float(torch.linalg.vector_norm(out))
         if not math.isfinite(length):
             raise NonFiniteError("its update holds NaN or Inf, or numbers whose squares are Inf")
         if self._longest is not None and length > self._longest:
             raise InputError(f"its update has length {length:g}, more than {self._longest:g}")
-        if not keeps_finite(self._were_finite, buffers):
-            raise NonFiniteError("one of its buffers holds NaN or Inf")
+        if not keeps_finite(self._averaged, buffers):
+            raise NonFiniteError("one of its buffers holds NaN or Inf where the server's has not")
         return buffers
 
 

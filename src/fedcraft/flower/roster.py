@@ -23,15 +23,22 @@ class Roster:
     """The clients seen so far, by node. A node that names no client is a client of its own.
 
     ``named`` says whether any node has named one: all run the same app, so the others can as well.
+    ``earlier`` are the names from before a restart. They hold for who does not give another.
     """
 
     def __init__(self) -> None:
         self._clients: dict[int, ClientId] = {}
+        self.earlier: dict[int, ClientId] = {}
         self.named = False
+
+    @property
+    def names(self) -> dict[int, ClientId]:
+        """The nodes that have named a client, and which."""
+        return {n: c for n, c in {**self.earlier, **self._clients}.items() if c != n}
 
     def client(self, node: int) -> ClientId:
         """Return the client behind a node."""
-        return self._clients.get(node, node)
+        return self._clients.get(node, self.earlier.get(node, node))
 
     def knows(self, node: int) -> bool:
         """Tell whether the node has named its client, or was asked and had none to name."""
@@ -42,8 +49,8 @@ class Roster:
 
         One that says nothing this time is who it was.
         """
-        known = self.client(node)
-        named = known if client is None else client
+        known = self._clients.get(node, node)
+        named = self.client(node) if client is None else client
         if known not in (node, named):
             raise InputError(f"it calls itself client {named}, but was client {known} before")
         holders = self._holders(named) - {node}
@@ -55,6 +62,7 @@ class Roster:
         """Note who a node is, and forget the nodes that were it before."""
         for gone in self._holders(client) - {node}:
             del self._clients[gone]
+        self.earlier = {n: held for n, held in self.earlier.items() if held != client}
         self._clients[node] = client
         self.named = self.named or client != node
 

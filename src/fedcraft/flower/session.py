@@ -134,6 +134,7 @@ class Session:
             "last": dict(self.last),
             "saved": self.saved,
             "named": self.roster.named,
+            "names": self.roster.names,
             "history": {name: _plain(getattr(self.result, name)) for name in _HISTORY},
         }
 
@@ -152,6 +153,7 @@ class Session:
         self.last = dict(state["last"])
         self.saved = [dict(self.last), *state.get("saved", [])]
         self.roster.named = state.get("named", True)
+        self.roster.earlier = dict(state.get("names", {}))
         for name in _HISTORY:
             getattr(self.result, name).update(_records(state["history"][name]))
         self.record = self.result.arrays = self.pack(self.server.theta)

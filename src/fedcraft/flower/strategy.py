@@ -53,8 +53,8 @@ class Strategy(FlowerStrategy):
     be overridden.
 
     * ``model`` or ``layout`` says which arrays are trainable and which belong to one layer. Without
-      them every float array but BatchNorm's running statistics is, and a layer is an array's name
-      up to its last dot. ``layers`` and ``buffers`` are those of the simulator.
+      them every float array but BatchNorm's running statistics and masks with Inf is, and a layer
+      is an array's name up to its last dot. ``layers`` and ``buffers`` are those of the simulator.
     * ``client_lr`` (times ``lr_decay`` per round, as in the simulator), ``local_epochs``,
       ``batch_size`` and ``seed`` travel with every message; what ``train_config`` says wins. These
       and the other keys of ``Training`` are the simulator's settings.
@@ -111,8 +111,8 @@ class Strategy(FlowerStrategy):
         self.min_available_nodes = min_available_nodes
         self.weighted_by_key = weighted_by_key
         self.arrayrecord_key, self.configrecord_key = arrayrecord_key, configrecord_key
-        self.train_metrics_aggr_fn = train_metrics_aggr_fn
-        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
+        self.train_metrics_aggr_fn = train_metrics_aggr_fn or aggregate_metricrecords
+        self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or aggregate_metricrecords
         self.model, self.layout = model, layout
         self.run_dir = None if run_dir is None else Path(run_dir)
         self.min_clients, self.attempts = min_clients, attempts
@@ -262,12 +262,10 @@ class Strategy(FlowerStrategy):
     def _losses_at(self, theta: Tensor, clients: Sequence[ClientId]) -> list[float]:
         return self.post.losses_at(self._grid, theta, clients, self.client_lr)
 
-    def _aggregated(
-        self, replies: Sequence[Accepted], own: MetricsFn | None
-    ) -> MetricRecord | None:
-        if own is not None:
-            return own(*as_sent(replies, self.weighted_by_key))
-        return aggregate_metricrecords(*contents(replies, self.weighted_by_key))
+    def _aggregated(self, replies: Sequence[Accepted], how: MetricsFn) -> MetricRecord | None:
+        # Flower's own function wants the same numbers from everybody; others see what was sent.
+        given = contents if how is aggregate_metricrecords else as_sent
+        return how(*given(replies, self.weighted_by_key))
 
     def _train_metrics(self, good: Sequence[Accepted]) -> MetricRecord:
         found = self._aggregated(good, self.train_metrics_aggr_fn) or MetricRecord()

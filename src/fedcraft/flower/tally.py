@@ -11,7 +11,14 @@ from flwr.app import Message, MetricRecord, RecordDict
 
 from fedcraft.engine.fleet import Scores
 from fedcraft.flower import keys
-from fedcraft.flower.intake import LARGEST_NUMBER, LARGEST_SIZE, Accepted, metrics_of, within
+from fedcraft.flower.intake import (
+    LARGEST_NUMBER,
+    LARGEST_SIZE,
+    Accepted,
+    Metrics,
+    metrics_of,
+    within,
+)
 from fedcraft.metrics import summarise
 from fedcraft.updates import ClientId
 
@@ -52,10 +59,11 @@ def as_sent(replies: Sequence[Accepted], weight_key: str | None) -> tuple[list[R
 
 
 def without_scores(reply: Accepted) -> Accepted:
-    """Return a reply with only the numbers that :func:`scores_of` has no column for."""
-    counts = {prefix + keys.EXAMPLES for prefix in _SPLITS}
-    known = {name for name in reply.metrics if _ALIASES.get(name, name) in {*_BOUNDS, *counts}}
-    left = {name: value for name, value in reply.metrics.items() if name not in known}
+    """Return a reply with only the numbers that :func:`scores_of` does not take."""
+    named = _named(reply)
+    taken = {name for prefix in _SPLITS if _row(named, prefix) for name in _columns(prefix)}
+    taken |= {prefix + keys.EXAMPLES for prefix in _SPLITS}
+    left = {name: value for name, value in named.items() if name not in taken}
     return replace(reply, metrics=left)
 
 
@@ -86,24 +94,29 @@ def scores_of(replies: Sequence[Accepted]) -> dict[str, Scores]:
 
     Where the test part's size goes by another name, it is the reply's weight.
     """
-    named = [
-        {keys.EXAMPLES: r.weight} | {_ALIASES.get(n, n): v for n, v in r.metrics.items()}
-        for r in replies
-    ]
     scores = {}
     for prefix, split in _SPLITS.items():
-        wanted = [prefix + name for name in (keys.TEST_LOSS, keys.ACCURACY, keys.EXAMPLES)]
-        rows = {
-            reply.client: [float(metrics[name]) for name in wanted]
-            for reply, metrics in zip(replies, named, strict=True)
-            if all(isinstance(metrics.get(name), (int, float)) for name in wanted)
-        }
-        tested = {client: row for client, row in rows.items() if 1 <= row[-1] <= LARGEST_SIZE}
+        rows = {reply.client: _row(_named(reply), prefix) for reply in replies}
+        tested = {c: row for c, row in rows.items() if row and 1 <= row[-1] <= LARGEST_SIZE}
         if tested:
             loss, accuracy, samples = np.asarray(list(tested.values())).T
             clients = np.asarray(list(tested), dtype=object)  # no other type holds all node ids
             scores[split] = Scores(clients, loss, accuracy, samples.astype(np.int64))
     return scores
+
+
+def _named(reply: Accepted) -> Metrics:
+    return {keys.EXAMPLES: reply.weight} | {_ALIASES.get(n, n): v for n, v in reply.metrics.items()}
+
+
+def _columns(prefix: str) -> list[str]:
+    return [prefix + name for name in (keys.TEST_LOSS, keys.ACCURACY, keys.EXAMPLES)]
+
+
+def _row(named: Metrics, prefix: str) -> list[float]:
+    """Return loss, accuracy and size of one part; nothing unless all three are there."""
+    row = [named.get(name) for name in _columns(prefix)]
+    return list(map(float, row)) if all(isinstance(n, (int, float)) for n in row) else []
 
 
 def summary(scores: Mapping[str, Scores]) -> dict[str, float]:
