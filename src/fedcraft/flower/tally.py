@@ -116,7 +116,8 @@ def _columns(prefix: str) -> list[str]:
 def _row(named: Metrics, prefix: str) -> list[float]:
     """Return loss, accuracy and size of one part; nothing unless all three are there."""
     row = [named.get(name) for name in _columns(prefix)]
-    return list(map(float, row)) if all(isinstance(n, (int, float)) for n in row) else []
+    numbers = [float(number) for number in row if isinstance(number, (int, float))]
+    return numbers if len(numbers) == len(row) else []
 
 
 def summary(scores: Mapping[str, Scores]) -> dict[str, float]:
