@@ -34,7 +34,7 @@ def test_old_result_is_read_without_its_rule(
     (tmp_path / "broken_by_now.py").write_text("raise RuntimeError\n", encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     old = Config().values() | {"method": "broken_by_now:Rule"}
-    assert load_config(old, names=False).name == "Rule"
+    assert load_config(old, names=False).name == "broken_by_now:Rule"
 
 
 def test_wrong_mixture_with_a_rule_of_ones_own_is_told_once() -> None:
