@@ -5,6 +5,7 @@ python -m benchmarks.results_page
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -52,6 +53,7 @@ def results_blocks() -> dict[str, str]:
     return {
         "femnist": _beside_paper(femnist),
         "femnist verdict": f"{_craft_verdict(femnist)}\n{_others_verdict(femnist)}",
+        "femnist processors": _processors(femnist, from_results("craft-femnist", RESULTS)),
         "femnist grid": _grid(femnist),
         "variants": variant_notes(femnist, variants),
         "variants verdict": variant_verdict(femnist, variants),
@@ -118,6 +120,26 @@ def _paper_row(row: Mapping[str, Any]) -> Iterator[str]:
 def _craft_verdict(made: Reproduction) -> str:
     (row,) = (row for row in made.rows() if row["method"] == "craft")
     return "\n".join(_craft_line(row, column, aim) for column, aim in AIMS.items())
+
+
+def _processors(*studies: Reproduction) -> str:
+    """CRAFT's row of several studies of the same runs, by the processor that they ran on."""
+    best = (made.result.best("test")["craft"].runs for made in studies)
+    runs = [sorted(each, key=lambda run: run.config.seed) for each in best]
+    rows = (
+        [
+            _processor(each[0]),
+            ", ".join(f"{run.final('mean'):.3f}" for run in each),
+            *(f"{statistics.fmean(run.final(s) for run in each):.3f}" for s in SCORES),
+        ]
+        for each in runs
+    )
+    return table(("torch computes with", "mean with seeds 77, 78, 79", *SCORES.values()), rows)
+
+
+def _processor(run: Result) -> str:
+    about = json.loads((run.directory / "environment.json").read_text(encoding="utf-8"))
+    return str(about["torch_capability"])
 
 
 def _others_verdict(made: Reproduction) -> str:

@@ -106,6 +106,7 @@ def test_order_is_set_against_the_papers_only_after_the_papers_rounds(
     whole = from_results("table-femnist", tmp_path)
     assert -1 <= whole.rank_correlation() <= 1
     assert replace(whole, scale="small").rank_correlation() is None
+    assert from_results("table-femnist", tmp_path, ["craft"]).rank_correlation() is None
 
 
 def test_stored_results_of_some_methods(runs: tuple[Result, ...], tmp_path: Path) -> None:

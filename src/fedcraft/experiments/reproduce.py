@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,9 +48,13 @@ class Reproduction:
     def rank_correlation(self) -> float | None:
         """Return how well our order of methods matches the paper's.
 
-        None without its numbers, and where ours were made in other rounds or at another scale.
+        None without its numbers, for methods too few to have an order, and where ours were made in
+        other rounds or at another scale.
         """
-        return rank_correlation(self.rows()) if self.preset.published and self.whole else None
+        if not (self.preset.published and self.whole):
+            return None
+        correlation = rank_correlation(self.rows())
+        return None if math.isnan(correlation) else correlation
 
 
 def from_results(
