@@ -17,6 +17,7 @@ from benchmarks.pages import SCORES, filled, table
 from benchmarks.results_figures import write_result_figures
 from benchmarks.speed_page import speed_blocks, speed_summary
 from benchmarks.variants_page import variant_notes, variant_verdict
+from fedcraft.experiments.protocol import SEEDS
 from fedcraft.experiments.reproduce import Reproduction, from_results
 from fedcraft.experiments.result import Result
 from fedcraft.report.names import display_name
@@ -79,7 +80,7 @@ def readme_blocks() -> dict[str, str]:
     return {
         "digits": (RESULTS / "digits.md").read_text(encoding="utf-8").partition("\n\n")[2],
         "results": table(("method", *SCORES.values()), lines),
-        "cifar": curve_summary({CURVES[study]: from_results(study, RESULTS) for study in CURVES}),
+        "cifar": curve_summary({t: from_results(study, RESULTS) for study, t in CURVES.items()}),
         "speed": speed_summary(RESULTS),
     }
 
@@ -134,7 +135,8 @@ def _processors(*studies: Reproduction) -> str:
         ]
         for each in runs
     )
-    return table(("torch computes with", "mean with seeds 77, 78, 79", *SCORES.values()), rows)
+    seeds = ", ".join(map(str, SEEDS))
+    return table(("torch computes with", f"mean with seeds {seeds}", *SCORES.values()), rows)
 
 
 def _processor(run: Result) -> str:

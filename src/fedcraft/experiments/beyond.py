@@ -218,11 +218,11 @@ def _search() -> Preset:
     )
 
 
-# Rounds are what two cores can do: all of them for CRAFT, the average and the paper's best rival.
 _RIVALS = ("fednova", "config", "fedavgm", "fedfv")
 
 
 def _cnn_curves(best_rival: str) -> tuple[Keys, ...]:
+    """Give all rounds to CRAFT, the average and the best rival: two cores cannot do more."""
     whole = ("craft", "fedavg", best_rival)
     others = tuple(method for method in _RIVALS if method != best_rival)
     rounds = {**dict.fromkeys(whole, ROUNDS), **dict.fromkeys(others, 150)}
