@@ -1,9 +1,9 @@
-"""What one CRAFT aggregation costs: against the formula as written, ConFIG's packages, and a floor.
+"""The cost of one CRAFT aggregation, beside the formula as written, ConFIG packages and a floor.
 
     python -m benchmarks.aggregation [--threads 1 2] [--quick] [--json FILE]
 
-The floor is what no exact rule of this kind can avoid: one Gram product and one weighted sum over
-the same layers. All columns are measured in turns in the same run; ratios are medians over medians.
+The floor is one Gram product and one weighted sum over the same layers, which no exact rule of this
+kind can avoid. All columns are measured in turns in the same run; ratios are medians over medians.
 Errors are relative to the formula in float64, on layers whose condition number is below 1000: in
 float32, ``pinv`` itself loses up to three digits on wide layers.
 """
@@ -119,7 +119,7 @@ def contenders(
 
 
 def measure(columns: dict[str, Callable[[], Any]], budget: float) -> dict[str, float]:
-    """Median seconds per column; slow columns are run once, the others in turns."""
+    """Return the median seconds per column; slow columns run once, the others in turns."""
     times: dict[str, list[float]] = {name: [] for name in columns}
     deadline = time.perf_counter() + budget
     for turn in range(200):

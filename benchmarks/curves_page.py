@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping
 
 from benchmarks.pages import SCORES, rates, table
-from fedcraft.experiments.published import AUTHORS_RUNS, TABLES, Published
-from fedcraft.experiments.reproduce import Reproduction
-from fedcraft.experiments.result import Result
 from fedcraft.report.names import display_name
+from fedcraft.runs.reader import Result
+from fedcraft.studies.published import AUTHORS_RUNS, TABLES, Published
+from fedcraft.studies.reproduce import Reproduction
 
 __all__ = ["curve_summary", "curve_tables"]
 

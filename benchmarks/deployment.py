@@ -48,7 +48,7 @@ _SPREAD = 0.01
 
 
 class FileGrid(LocalGrid):
-    """A grid whose SuperLink is a folder: one file per object, read anew for every reply."""
+    """A grid whose SuperLink is a folder: one file per object, read again for every reply."""
 
     def __init__(self, folder: Path, clients: int) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ def _store(message: Message, place: Path) -> None:
 
 
 def strategy_of(name: str, clients: int) -> FedAvg | Strategy:
-    """Return a strategy that asks everybody and evaluates nobody."""
+    """Return a strategy that trains on all nodes and evaluates on none."""
     everybody = {"fraction_evaluate": 0.0, "min_train_nodes": clients, "min_available_nodes": 1}
     if name == STRATEGIES[0]:
         return FedAvg(**everybody)  # type: ignore[arg-type]
@@ -140,7 +140,7 @@ def peak_bytes() -> int:
 
 
 def play(case: dict[str, Any], folder: str, threads: int, answer: Any) -> None:
-    """Run some rounds in this process and send back what they cost."""
+    """Run some rounds in this process and send back their cost."""
     torch.set_num_threads(threads)
     grid = FileGrid(Path(folder), case["clients"])
     strategy = strategy_of(case["strategy"], case["clients"])
@@ -155,16 +155,16 @@ def play(case: dict[str, Any], folder: str, threads: int, answer: Any) -> None:
 def play_rounds(
     strategy: FedAvg | Strategy, grid: Grid, record: ArrayRecord, count: int
 ) -> Iterator[dict[str, float]]:
-    """Yield what each of some rounds of training costs the server."""
+    """Yield the cost of each of some rounds for the server."""
     for number in range(1, count + 1):
         started, worked = time.perf_counter(), time.process_time()
-        letters = strategy.configure_train(number, record, ConfigRecord(), grid)
+        messages = strategy.configure_train(number, record, ConfigRecord(), grid)
         if isinstance(strategy, Strategy):
-            busy = strategy.post.seconds
-            strategy.aggregate_train(number, strategy.post.exchange(grid, letters))
-            aggregate = strategy.post.seconds - busy
+            busy = strategy.messenger.seconds
+            strategy.aggregate_train(number, strategy.messenger.send(grid, messages))
+            aggregate = strategy.messenger.seconds - busy
         else:
-            replies = grid.send_and_receive(letters, timeout=3600)
+            replies = grid.send_and_receive(messages, timeout=3600)
             begun = time.perf_counter()
             strategy.aggregate_train(number, replies)
             aggregate = time.perf_counter() - begun
@@ -177,7 +177,7 @@ def play_rounds(
 
 
 def measure(case: dict[str, Any], folder: Path, threads: int) -> dict[str, Any]:
-    """Play one case in a fresh process."""
+    """Run one case in a new process."""
     spawn = multiprocessing.get_context("spawn")
     answer = spawn.Queue()
     process = spawn.Process(target=play, args=(case, str(folder), threads, answer))
@@ -212,7 +212,7 @@ def _case(row: dict[str, Any]) -> tuple[str, int]:
 
 
 def main() -> None:
-    """Make the replies of every case, play it with every strategy, print the table."""
+    """Make the replies of every case, run it with every strategy, print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--clients", type=int, nargs="+", default=[10, 50])

@@ -3,8 +3,8 @@
     python -m benchmarks.deployment_link [--models 0.2M 2M 25M] [--clients 10 50] [--json FILE]
 
 The SuperLink and the ServerApp are Flower's own processes. The nodes are connections of Flower's
-Fleet client in one more process that answers at once with updates made beforehand, so that what is
-measured is transport and server: no training, and no SuperNode's pauses.
+Fleet client in another process that answers at once with prepared updates. So the benchmark
+measures transport and server, without training and without the pauses of SuperNodes.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ app = ServerApp()
 
 @app.main()
 def serve(grid: Grid, context: Context) -> None:
-    """Be the ServerApp: some rounds with one strategy, and what they cost."""
+    """Act as the ServerApp: run some rounds with one strategy and return their cost."""
     config = context.run_config
     model, clients = str(config["model"]), int(config["clients"])
     strategy = strategy_of(STRATEGIES[int(config["strategy"])], clients)
@@ -86,7 +86,7 @@ def serve(grid: Grid, context: Context) -> None:
 
 
 def feed(address: str, model: str, clients: int) -> None:
-    """Be all nodes: answer every letter at once."""
+    """Act as all nodes: answer every message at once."""
     start = broadcast(model)
     with contextlib.ExitStack() as stack:
         nodes = [stack.enter_context(http_request_response(address, True)) for _ in range(clients)]

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Mapping
 
 from benchmarks.pages import rates, table
-from fedcraft.experiments.reproduce import Reproduction
-from fedcraft.experiments.result import Result
+from fedcraft.runs.reader import Result
+from fedcraft.studies.reproduce import Reproduction
 
 __all__ = ["ditto_table", "ditto_verdict"]
 

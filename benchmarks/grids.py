@@ -1,4 +1,4 @@
-"""What every stand-in for Flower's grid has in common."""
+"""The base class of the stand-ins for Flower's grid."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["LocalGrid"]
 
 
 class LocalGrid(Grid):
-    """A grid of one run in this process: nobody asks it for the run, and messages make themselves.
+    """A grid of one run in this process, without the methods that no strategy calls.
 
-    Messages want an identity, which a SuperLink would hand out.
+    Messages need an identity, which a SuperLink would provide.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""What every method's server costs in a round, as a multiple of the plain weighted average.
+"""The cost of every method's server in a round, as a multiple of the plain weighted average.
 
     python -m benchmarks.methods [--seconds 4] [--json FILE]
 
-Methods that differ only in what their clients do share a row. A round is one aggregation and one
+Methods that differ only in their client objective share a row. A round is one aggregation and one
 step of the server optimiser, on one thread; the updates are the same for all. Two disjoint cohorts
 take turns, so a rule with history finds one cohort's uploads in it. FedMDFG's line search is not
 part of the server's work: it is one evaluation of all participants for each trial.
@@ -62,7 +62,7 @@ def server_sides() -> dict[str, Method]:
 
 
 def round_of(chosen: Method, updates: Tensor, sizes: list[int], certify: bool) -> Callable[[], Any]:
-    """Return a callable that runs one round more each time."""
+    """Return a callable that runs one more round at each call."""
     rule = aggregator(chosen.aggregator.name, **chosen.aggregator.params, certify=certify)
     optimizer = server_optimizer(chosen.server.name, lr=0.1, **chosen.server.params)
     layout = fedcraft.Layout.from_sizes(sizes)

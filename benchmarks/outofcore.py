@@ -40,8 +40,8 @@ for round in range(2):
 print(json.dumps({
     "seconds": seconds,
     "peak_mb": peak_kb() / 1024,
-    "conflicts_after": step.certificate.overall_conflicts_after,
-    "residual": float(step.certificate.residual.max()),
+    "conflicts_after": step.certificate.whole.conflicts_after,
+    "residual": float(step.certificate.layers.residual.max()),
 }))
 """
 

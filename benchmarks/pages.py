@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from fedcraft.experiments.config import Config
+from fedcraft.config.schema import Config
 
 __all__ = ["SCORES", "filled", "rates", "replace_block", "table"]
 

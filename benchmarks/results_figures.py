@@ -6,13 +6,13 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from fedcraft.experiments.reproduce import from_results
-from fedcraft.experiments.result import Result
 from fedcraft.report import load_runs
 from fedcraft.report.figures.grids import heatmap
 from fedcraft.report.figures.lines import convergence
 from fedcraft.report.figures.style import colour, panels, paper_style
 from fedcraft.report.groups import Entry, Problem, group
+from fedcraft.runs.reader import Result
+from fedcraft.studies.reproduce import from_results
 
 __all__ = ["write_result_figures"]
 

@@ -17,10 +17,10 @@ from benchmarks.pages import SCORES, filled, table
 from benchmarks.results_figures import write_result_figures
 from benchmarks.speed_page import speed_blocks, speed_summary
 from benchmarks.variants_page import variant_notes, variant_verdict
-from fedcraft.experiments.protocol import SEEDS
-from fedcraft.experiments.reproduce import Reproduction, from_results
-from fedcraft.experiments.result import Result
 from fedcraft.report.names import display_name
+from fedcraft.runs.reader import Result
+from fedcraft.studies.presets import SEEDS
+from fedcraft.studies.reproduce import Reproduction, from_results
 
 __all__ = ["PAGES", "RESULTS", "main"]
 

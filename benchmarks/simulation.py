@@ -1,15 +1,15 @@
-"""How fast rounds are simulated: fedcraft, a bare PyTorch loop, pfl and Flower, turn by turn.
+"""The speed of simulated rounds: fedcraft, a plain PyTorch loop, pfl and Flower, in turns.
 
     python -m benchmarks.simulation [--data DIR] [--pfl-python PYTHON] [--turns 7] [--json FILE]
 
 Workloads: FEMNIST & MLP (1,000 writers, 10 a round, batch 50) and CIFAR-10 & CNN (100 clients, 10 a
 round, batch 50), FedAvg, one local epoch over the same clients in the same rounds. The contestants
-take turns inside one run, so whatever else the machine does hits them alike; every number is also
-given as a multiple of the floor, turn by turn (median). The floor is the better of a hand-written
-loop in one process and one in two processes over shared memory, for evaluations likewise. pfl
-evaluates all samples at once, everyone else client by client.
+take turns within one measurement, so other load on the machine affects them alike; every number is
+also given as a multiple of the floor (the median over the turns). The floor is a hand-written loop,
+in one process or in two over shared memory, whichever is faster; likewise for evaluations. pfl
+evaluates all samples at once, the others client by client.
 
-pfl needs an environment of its own: ``pip install pfl==0.6.0 torch`` and --pfl-python.
+pfl needs a separate environment: ``pip install pfl==0.6.0 torch`` and --pfl-python.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def contestants(folder: Path, data: str, pfl_python: str | None) -> list[Contestant]:
-    """Return everybody who takes part in a workload; the two floors come first."""
+    """Return the contestants of a workload; the two floors come first."""
     run, place = [sys.executable, "-m"], str(folder)
     simulators = "benchmarks.simulators"
     ours = [*run, f"{simulators}.ours", place, data]
@@ -85,7 +85,7 @@ def _free_port() -> int:
 
 
 def compete(name: str, everybody: list[Contestant], turns: int, console: Console) -> None:
-    """Let everybody warm up, then train and evaluate in turns."""
+    """Let all contestants warm up, then train and evaluate in turns."""
     for contestant in everybody:
         if not contestant.missing:
             console.print(f"[dim]{TITLES[name]}: starting {contestant.name}[/]")
@@ -141,26 +141,26 @@ def report(name: str, everybody: list[Contestant], console: Console) -> list[dic
 
 
 def _row(
-    name: str, who: Contestant, floor: Contestant, quickest: Contestant, typical: float
+    name: str, contestant: Contestant, floor: Contestant, quickest: Contestant, typical: float
 ) -> dict[str, Any]:
-    pace = median(who.per_sample())
+    pace = median(contestant.per_sample())
     return {
         "workload": name,
-        "name": who.name,
+        "name": contestant.name,
         "seconds_per_round": pace * typical,
-        "x_floor": _ratio(who.per_sample(), floor.per_sample()),
+        "x_floor": _ratio(contestant.per_sample(), floor.per_sample()),
         "samples_per_second": 1 / pace,
-        "evaluate_seconds": median(who.evaluations),
-        "evaluate_x_floor": _ratio(who.evaluations, quickest.evaluations),
-        "start_up_seconds": who.start_up,
-        "memory_mb": who.memory_mb,
-        "accuracy": who.accuracy,
-        "turns": who.per_sample(),
+        "evaluate_seconds": median(contestant.evaluations),
+        "evaluate_x_floor": _ratio(contestant.evaluations, quickest.evaluations),
+        "start_up_seconds": contestant.start_up,
+        "memory_mb": contestant.memory_mb,
+        "accuracy": contestant.accuracy,
+        "turns": contestant.per_sample(),
     }
 
 
 def _ratio(own: Sequence[float], floor: Sequence[float]) -> float:
-    """Return the median of the ratios turn by turn; of the medians where turns do not pair."""
+    """Return the median ratio over the turns; the ratio of the medians if the turns do not pair."""
     if len(own) == len(floor):
         return median(a / b for a, b in zip(own, floor, strict=True))
     return median(own) / median(floor)

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks.pages import SCORES, rates, table
-from fedcraft.experiments.published import TABLES, Published
-from fedcraft.experiments.reproduce import Reproduction
-from fedcraft.experiments.result import Result
-from fedcraft.experiments.results import rank_correlation
 from fedcraft.report.names import display_name
+from fedcraft.runs.reader import Result
+from fedcraft.studies.published import TABLES, Published
+from fedcraft.studies.reproduce import Reproduction
+from fedcraft.studies.results import rank_correlation
 
 __all__ = ["variant_notes", "variant_verdict"]
 

@@ -17,8 +17,8 @@ import typer
 
 from fedcraft.aggregators import RULES, aggregator
 from fedcraft.cli.app import app
-from fedcraft.experiments.config import MACHINE_KEYS, TABLES, Config
-from fedcraft.experiments.presets import presets
+from fedcraft.config.schema import KEYS, MACHINE_KEYS, TABLES, Config
+from fedcraft.studies.presets import presets
 from fedcraft.local import OBJECTIVES, local_objective
 from fedcraft.methods import markdown_table, methods
 from fedcraft.server_optimizers import OPTIMIZERS, server_optimizer
@@ -26,8 +26,9 @@ from fedcraft.server_optimizers import OPTIMIZERS, server_optimizer
 DOCS = Path(__file__).parent
 # The first key of each part of the schema, and what the part is about.
 _PARTS = {
-    "method": "What is trained, and for how long",
-    "partition": "Which data the clients have",
+    "method": "What is trained, and on which data",
+    "rounds": "How it is trained",
+    "executor": "What the work is done with",
     "layers": "Layers, evaluation, checkpoints",
     "nonfinite": "When something goes wrong, and when to stop",
     "local": "Parts of the method, model and data",
@@ -108,12 +109,12 @@ def _parameters(kind: type) -> Iterator[str]:
 
 
 def _configuration_page() -> dict[str, str]:
-    machine = ", ".join(f"`{key}`" for key in Config.model_fields if key in MACHINE_KEYS)
+    machine = ", ".join(f"`{key}`" for key in KEYS if key in MACHINE_KEYS)
     return {"keys": "\n\n".join(_key_parts()), "machine keys": machine}
 
 
 def _key_parts() -> Iterator[str]:
-    keys = list(Config.model_fields)
+    keys = list(KEYS)
     starts = [*(keys.index(first) for first in _PARTS), len(keys)]
     for title, start, stop in zip(_PARTS.values(), starts, starts[1:], strict=False):
         rows = [_key_row(key) for key in keys[start:stop]]

@@ -1,1 +1,1 @@
-"""The contestants of ``benchmarks.simulation``: one process each, told what to do line by line."""
+"""The contestants of ``benchmarks.simulation``: one process each, controlled line by line."""

@@ -1,4 +1,4 @@
-"""A contestant as the benchmark sees it: a program that is told to take turns."""
+"""A contestant of the benchmark: a program that takes turns with the others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ENVIRONMENT = {
 
 @dataclass
 class Contestant:
-    """A program that takes turns: one process, or several that are told the same."""
+    """A program that takes turns: one process, or several that get the same requests."""
 
     name: str
     commands: list[list[str]]
@@ -39,7 +39,7 @@ class Contestant:
     accuracy: float = float("nan")
 
     def start(self) -> None:
-        """Start and wait until it is ready; a contestant that cannot start is left out, aloud."""
+        """Start it and wait until it is ready; print why if it cannot start, and leave it out."""
         started = time.perf_counter()
         extra = self.environments or [{}] * len(self.commands)
         self._processes = [
@@ -60,7 +60,7 @@ class Contestant:
         self.start_up = time.perf_counter() - started
 
     def ask(self, wish: dict[str, Any]) -> dict[str, Any] | None:
-        """Give a turn and return the slowest process's answer."""
+        """Send a request and return the answer of the slowest process."""
         if self.missing:
             return None
         for process in self._processes:
@@ -102,7 +102,7 @@ class Contestant:
                 process.wait()
 
     def per_sample(self) -> list[float]:
-        """Seconds per sample, turn by turn: cohorts differ in size where they cannot be told."""
+        """Seconds per sample, turn by turn: some programs choose their cohorts themselves."""
         return [s / n for s, n in zip(self.seconds, self.samples, strict=True)]
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The two workloads as fedcraft sees them, and as arrays for everyone else."""
+"""The two workloads, as federations for fedcraft and as arrays for the other contestants."""
 
 from __future__ import annotations
 

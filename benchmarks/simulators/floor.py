@@ -1,4 +1,4 @@
-"""The floor: what one writes by hand in an afternoon, with nothing a library would add.
+"""The floor: a training loop written by hand, without anything that a library would add.
 
 FedAvg by ``loss.backward()`` and ``torch.optim.SGD`` over tensors in memory; with two processes,
 clients split by size ahead of time, parameters and sums in shared memory. One thread each.
@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from benchmarks.simulators.channel import Answer, Channel, serve
 from benchmarks.simulators.networks import network
-from benchmarks.simulators.talk import Answer, Channel, serve
 from benchmarks.simulators.workload import BATCH, CLIENT_LR, Workload
 
 __all__ = ["Trainer", "main"]
@@ -59,7 +59,7 @@ class Trainer:
 
     @torch.no_grad()
     def correct(self, theta: Tensor, rows: Tensor) -> Tensor:
-        """Tell for each of the samples whether the model gets it right."""
+        """Return for each sample whether the model classifies it correctly."""
         vector_to_parameters(theta.clone(), self.model.parameters())
         self.model.eval()
         right = []
@@ -123,7 +123,7 @@ class Floor:
         self.right[part] = self.trainer.correct(self.theta, self.rows[part])
 
     def _split(self, cohort: list[int]) -> list[list[int]]:
-        """Give the largest client left to whoever has least to do."""
+        """Give the largest remaining client to the process with the least work."""
         shares: list[list[int]] = [[] for _ in self.sums]
         loads = [0] * len(shares)
         for client in sorted(cohort, key=lambda c: -len(self.work.rows(c))):

@@ -1,7 +1,7 @@
 """Flower's own simulation (Ray): FedAvg with a NumPyClient per partition, one core per client.
 
-A simulation cannot be held up between turns, so every turn is one of its own; the rounds after the
-first are timed by the strategy.
+A simulation cannot pause between turns, so every turn is a new simulation; the strategy times the
+rounds after the first.
 
     python -m benchmarks.simulators.flower_simulation WORKLOAD CORES
 """
@@ -27,8 +27,8 @@ from flwr.server.strategy import FedAvg
 from flwr.simulation import run_simulation
 from torch.nn.utils import parameters_to_vector
 
+from benchmarks.simulators.channel import Answer, Channel, serve
 from benchmarks.simulators.floor import Trainer
-from benchmarks.simulators.talk import Answer, Channel, serve
 from benchmarks.simulators.workload import Workload
 
 _WORKLOAD = "FEDCRAFT_BENCH_WORKLOAD"  # how Ray's workers learn of it
@@ -66,7 +66,7 @@ def _client(context: Context) -> Any:
 
 
 class Watched(FedAvg):
-    """FedAvg that writes down when its rounds end and what was trained."""
+    """FedAvg that records the end of each round and the samples trained on."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -75,14 +75,14 @@ class Watched(FedAvg):
         self.scores: list[tuple[float, float]] = []
 
     def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> Any:
-        """Aggregate, and look at the clock."""
+        """Aggregate, and record the time."""
         done = super().aggregate_fit(server_round, results, failures)
         self.ends.append(time.perf_counter())
         self.samples.append(sum(result.num_examples for _, result in results))
         return done
 
     def aggregate_evaluate(self, server_round: int, results: Any, failures: Any) -> Any:
-        """Average the clients' accuracies, and look at the clock."""
+        """Average the clients' accuracies, and record the time."""
         mean = float(np.mean([result.metrics["accuracy"] for _, result in results]))
         self.scores.append((time.perf_counter() - self.ends[-1], mean))
         return None, {}
@@ -108,7 +108,7 @@ def _simulate(rounds: int, cores: int, evaluate: float) -> Watched:
         num_supernodes=clients,
         backend_config={
             "client_resources": {"num_cpus": 1, "num_gpus": 0},
-            # A cluster of its own, whoever else runs one on this machine.
+            # A separate cluster, in case another one runs on this machine.
             "init_args": {"address": "local", "num_cpus": cores, "logging_level": "error"},
         },
     )
@@ -136,7 +136,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # Imported under its name, because Ray's workers look for the client there.
+    # Imported under its own name, because Ray's workers import the client from there.
     from benchmarks.simulators import flower_simulation
 
     flower_simulation.main()

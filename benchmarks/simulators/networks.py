@@ -1,4 +1,4 @@
-"""The paper's two networks in plain torch: what everyone but fedcraft is given."""
+"""The paper's two networks in plain torch, for all contestants but fedcraft."""
 
 from __future__ import annotations
 

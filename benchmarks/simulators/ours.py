@@ -1,4 +1,4 @@
-"""fedcraft itself: ``engine.run`` as a user calls it, held up between turns by a callback.
+"""fedcraft: ``engine.run`` as a user calls it, paused between turns by a callback.
 
 python -m benchmarks.simulators.ours WORKLOAD DATA EXECUTOR WORKERS METHOD [CLIENTS]
 """
@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.simulators.channel import Channel
 from benchmarks.simulators.data import federation_of
-from benchmarks.simulators.talk import Channel
 from benchmarks.simulators.workload import BATCH, CLIENT_LR, Workload
 from fedcraft.engine import Callback, RunInfo, Settings, run
-from fedcraft.engine.sampling import Drawn
+from fedcraft.engine.sampling import SampledClients
 from fedcraft.methods import method
 from fedcraft.models import build
 
@@ -27,7 +27,7 @@ _EVER = 10**9
 
 
 class Turns(Callback):
-    """Lets the run go on for as many rounds as were asked for, then waits."""
+    """Runs the requested number of rounds, then waits for the next request."""
 
     def __init__(self, channel: Channel, work: Workload) -> None:
         self._channel, self._work = channel, work
@@ -36,24 +36,24 @@ class Turns(Callback):
         self.evaluating = False
 
     def on_start(self, info: RunInfo) -> None:
-        self._channel.say({"ready": True})
+        self._channel.send({"ready": True})
         self._next_turn()
 
     def on_round(self, record: Mapping[str, Any]) -> None:
         if self.evaluating:
             seconds, mean = record["seconds"]["evaluate"], record["evaluation"]["mean"]
-            self._channel.say({"seconds": seconds, "accuracy": mean})
+            self._channel.send({"seconds": seconds, "accuracy": mean})
             self._next_turn()
             return
         self._left -= 1
         self._samples += self._work.samples(record["round"] - 1)
         if self._left == 0:
             seconds = time.perf_counter() - self._started
-            self._channel.say({"seconds": seconds, "samples": self._samples})
+            self._channel.send({"seconds": seconds, "samples": self._samples})
             self._next_turn()
 
     def _next_turn(self) -> None:
-        wish = self._channel.hear()
+        wish = self._channel.receive()
         if wish is None:
             raise SystemExit
         self.evaluating = wish["do"] == "evaluate"  # one more round, and its evaluation
@@ -92,11 +92,11 @@ def main() -> None:
     model = build(work.network, input_shape=shape, classes=federation.dataset.classes, seed=0)
     virtual = len(federation) // work.clients
 
-    def sampler(settings: Settings, clients: int, round_index: int) -> Drawn:
-        """The round's clients, as any of the virtual clients with their data."""
+    def sampler(settings: Settings, clients: int, round_index: int) -> SampledClients:
+        """The clients of a round, each replaced by a random virtual client with the same data."""
         chosen = np.asarray(work.cohort(round_index))
         copies = np.random.default_rng(round_index).integers(0, virtual, len(chosen))
-        return Drawn(np.sort(chosen + copies * work.clients), np.empty(0, np.int64))
+        return SampledClients(np.sort(chosen + copies * work.clients), np.empty(0, np.int64))
 
     run(method(name), federation, model, settings, callbacks=[turns], sampler=sampler)
 

@@ -1,7 +1,7 @@
 """pfl 0.6.0 (pfl-research): FederatedAveraging on its SimulatedBackend, one or two processes.
 
-Runs in an environment of its own, as a plain script: PYTHON pfl_research.py WORKLOAD. Two processes
-find each other by PFL_WORKER_ADDRESSES and PFL_WORKER_RANK; each is told the same.
+Runs in a separate environment, as a plain script: PYTHON pfl_research.py WORKLOAD. Two processes
+find each other by PFL_WORKER_ADDRESSES and PFL_WORKER_RANK, and get the same requests.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torch.nn.functional import cross_entropy
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from benchmarks.simulators.channel import Answer, Channel, serve
 from benchmarks.simulators.networks import network
-from benchmarks.simulators.talk import Answer, Channel, serve
 from benchmarks.simulators.workload import BATCH, CLIENT_LR, Workload
 
 
 class Judged(nn.Module):
-    """The network with the two functions that pfl asks for."""
+    """The network with the two functions that pfl needs."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()

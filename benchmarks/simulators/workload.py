@@ -1,6 +1,6 @@
-"""A workload on disk: samples, clients, and who trains in which round. The same for everybody.
+"""A workload on disk: samples, clients, and the clients of each round, shared by all contestants.
 
-Needs numpy and torch alone, because pfl lives in an environment of its own.
+It needs only numpy and torch, because pfl runs in a separate environment.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Workload:
-    """Memory-mapped, so that ten processes that read it hold it once.
+    """The arrays of a workload, memory-mapped so that all processes share one copy.
 
     ``inputs`` are float32 and normalised; client i trains on ``train[ends[i]:ends[i + 1]]``;
     row r of ``schedule`` holds the clients of round r (and again after its last row).
@@ -40,7 +40,7 @@ class Workload:
 
     @classmethod
     def load(cls, folder: Path) -> Workload:
-        """Open what :meth:`save` wrote."""
+        """Open a workload that :meth:`save` wrote."""
         about = json.loads((folder / "about.json").read_text())
         arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS}
         return cls(about["name"], about["network"], arrays)
@@ -87,5 +87,5 @@ class Workload:
 
 def _tensor(array: NDArray[Any]) -> Tensor:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a read-only map makes torch warn; nobody writes here
+        warnings.simplefilter("ignore")  # torch warns about a read-only map; nothing writes here
         return torch.from_numpy(array)

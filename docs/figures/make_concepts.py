@@ -88,7 +88,7 @@ def _against(picture: Drawing, plane: Plane, direction: np.ndarray) -> None:
 
 
 def _verdict(certificate: fedcraft.Certificate, names: str) -> str:
-    cosines = certificate.overall_cosine.tolist()
+    cosines = certificate.whole.cosine.tolist()
     words = (f"cosine with {n}: {c:+.2f}" for n, c in zip(names, cosines, strict=True))
     return ", ".join(words).replace("-", "−")
 
@@ -177,7 +177,7 @@ def cosines() -> Drawing:
     for left, rule, title in ((-10, "average", "plain average"), (320, "craft", "CRAFT")):
         made = fedcraft.aggregator(rule).aggregate(updates, layers=sizes)
         found = made.certificate
-        table = torch.cat([found.cosine, found.overall_cosine.unsqueeze(0)]).T.tolist()
+        table = torch.cat([found.layers.cosine, found.whole.cosine.unsqueeze(0)]).T.tolist()
         picture.text((left + 176, 22), title, kind="strong")
         for column, name in enumerate(names):
             picture.text((left + 95 + 62 * column, 52), name, "faint", kind="small")

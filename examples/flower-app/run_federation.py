@@ -2,7 +2,7 @@
 
     python run_federation.py --out /tmp/digits-federation
 
-makes a certificate authority and keys on the spot, starts a SuperLink and three SuperNodes on
+makes a certificate authority and keys, starts a SuperLink and three SuperNodes on
 loopback, runs the app beside this file, and ends every process that it started.
 """
 
@@ -39,7 +39,7 @@ HOST = "127.0.0.1"
 class LoopbackFederation:
     """A SuperLink with TLS and SuperNode authentication, and its SuperNodes, on loopback.
 
-    Use it in a ``with`` block: every process it starts has ended when the block has.
+    Use it in a ``with`` block, whose end stops every process that it started.
     """
 
     def __init__(self, home: Path, *, environment: Mapping[str, str] | None = None) -> None:
@@ -68,7 +68,7 @@ class LoopbackFederation:
             self.stop(name)
 
     def start_link(self, *, database: bool = True) -> None:
-        """Start the SuperLink and wait until it answers; with a database its state outlives it."""
+        """Start the SuperLink and wait until it answers; a database keeps its state."""
         self.start(
             "superlink",
             "flower-superlink",
@@ -83,7 +83,7 @@ class LoopbackFederation:
         wait_for(lambda: self._answers(context), 60, "the SuperLink to answer")
 
     def register(self, *names: str) -> None:
-        """Make a key pair for each node and tell the SuperLink the public halves."""
+        """Make a key pair for each node and register the public keys with the SuperLink."""
         calls = []
         for name in names:
             public = make_node_key(self.home / "keys", name)
@@ -102,7 +102,7 @@ class LoopbackFederation:
         ca: Path | None = None,
         authenticate: bool = True,
     ) -> subprocess.Popen[bytes]:
-        """Start a SuperNode with its key; the other arguments are for nodes that cheat."""
+        """Start a SuperNode with its key; the other arguments make nodes that must be refused."""
         secret = key or self.home / "keys" / name
         return self.start(
             name,
@@ -117,12 +117,12 @@ class LoopbackFederation:
     def run(
         self, app: Path, config: Mapping[str, Any], *options: str, name: str = "run"
     ) -> subprocess.Popen[bytes]:
-        """Submit a run; the process returned ends with it and logs what the ServerApp logs."""
+        """Submit a run; the returned process ends with it and prints the log of the ServerApp."""
         words = ["flwr", "run", str(app), "loopback", "--stream", *options]
         return self.start(name, *words, *(["--run-config", _words(config)] if config else []))
 
     def start(self, name: str, *words: str) -> subprocess.Popen[bytes]:
-        """Start a process of this federation's own; its output goes to ``logs/NAME.log``."""
+        """Start a process of this federation; its output goes to ``logs/NAME.log``."""
         with (self.home / "logs" / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 words,
@@ -136,7 +136,7 @@ class LoopbackFederation:
         return process
 
     def stop(self, name: str, *, hard: bool = False, patience: float = 10.0) -> None:
-        """End a process and its children by their ids; ``hard`` gives them no time to say so."""
+        """End a process and its children by their ids; ``hard`` kills them at once."""
         process = self.processes.pop(name)
         if not hard:
             process.terminate()
@@ -147,7 +147,7 @@ class LoopbackFederation:
         process.wait(patience)
 
     def log(self, name: str) -> str:
-        """Return what a process has said so far."""
+        """Return the output of a process so far."""
         path = self.home / "logs" / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
@@ -166,12 +166,12 @@ class LoopbackFederation:
 
 
 def _words(config: Mapping[str, Any]) -> str:
-    """Return settings as Flower's command line wants them: TOML values, blanks between."""
+    """Return settings as Flower's command line takes them: TOML values between blanks."""
     return " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())
 
 
 def offline(flwr_home: Path) -> dict[str, str]:
-    """Return an environment in which Flower neither installs, reports nor asks anything."""
+    """Return an environment in which Flower does not use the network on its own account."""
     scripts = str(Path(sys.executable).parent)
     return {
         "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}",
@@ -229,7 +229,7 @@ def _certificate(
 
 
 def make_node_key(folder: Path, name: str) -> Path:
-    """Make a SuperNode's key pair and return the path of the public half."""
+    """Make a SuperNode's key pair and return the path of the public key."""
     folder.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP384R1())
     secret = key.private_bytes(
@@ -251,7 +251,7 @@ def _write_private(path: Path, content: bytes) -> None:
 
 
 def free_port() -> int:
-    """Return a port that nobody uses now."""
+    """Return a port that is free now."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
@@ -267,7 +267,7 @@ def wait_for(ready: Any, seconds: float, what: str) -> None:
 
 
 def main() -> int:
-    """Start everything, run the app, and say where its tables are."""
+    """Start everything, run the app, and print where its tables are."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for keys, logs and the run")
     parser.add_argument("--method", default="craft")

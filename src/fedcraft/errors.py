@@ -12,6 +12,7 @@ __all__ = [
     "CheckpointError",
     "ClientError",
     "ConfigError",
+    "DamageError",
     "DataError",
     "FedcraftError",
     "InputError",
@@ -55,8 +56,14 @@ class CheckpointError(FedcraftError, ValueError):
     """A checkpoint is truncated, foreign, or cannot be written."""
 
 
+class DamageError(CheckpointError, DataError):
+    """A file of a run is not what the run wrote."""
+
+
 class ClientError(FedcraftError, RuntimeError):
     """A client's own code failed; the message carries its traceback."""
+
+    client: int | None = None  # None where the failing client is not known
 
 
 class MissingExtraError(FedcraftError, ImportError):

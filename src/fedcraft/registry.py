@@ -1,25 +1,36 @@
-"""Parts by name: a row of a table, or the place of a class of one's own."""
+"""Parts by name, import path, class or object; and the most similar of known names."""
 
 from __future__ import annotations
 
+import copy
 import difflib
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fedcraft.errors import InputError, require_numbers
 
-__all__ = ["build"]
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `` Did you mean 'x'?`` if a known name is similar, else nothing."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
+    near = near or difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.7)
+    near = near or [longer for longer in names if len(name) > 1 and name in longer]
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def build(
-    what: str, base: type, table: Mapping[str, str], name: str, params: Mapping[str, Any]
+    what: str, base: type, table: Mapping[str, str], name: Any, params: Mapping[str, Any]
 ) -> Any:
     """Build the ``base`` that ``table`` lists under ``name``, or that is ``package.module:Class``.
 
-    ``what`` names the argument in errors.
+    ``name`` may also be a class, or an object without further parameters, which is copied. ``what``
+    names the argument in errors.
     """
-    kind = _find(what, table, name)
+    if isinstance(name, base) and not params:
+        return copy.deepcopy(name)
+    kind = _find(what, table, name) if isinstance(name, str) else name
     if not (isinstance(kind, type) and issubclass(kind, base)):
         raise InputError(f"{what}: expected a kind of {base.__name__}, found {name!r}")
     try:
@@ -33,11 +44,9 @@ def _find(what: str, table: Mapping[str, str], name: str) -> Any:
     path = table.get(name, name)
     module, colon, attribute = path.partition(":")
     if not colon:
-        near = difflib.get_close_matches(name, table, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
         raise InputError(
-            f"{what}: unknown name {name!r}{hint} Known: {', '.join(table)}, or "
-            "package.module:Class for your own"
+            f"{what}: unknown name {name!r}.{did_you_mean(name, table)} Known: {', '.join(table)}, "
+            "or package.module:Class for your own"
         )
     try:
         return getattr(importlib.import_module(module), attribute)

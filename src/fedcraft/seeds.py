@@ -11,8 +11,6 @@ import zlib
 import numpy as np
 import torch
 
-__all__ = ["generator", "torch_generator"]
-
 
 def _sequence(seed: int, purpose: str, address: tuple[int, ...]) -> np.random.SeedSequence:
     return np.random.SeedSequence([seed, zlib.crc32(purpose.encode()), *address])

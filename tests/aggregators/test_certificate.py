@@ -34,31 +34,65 @@ def test_alignment_and_cosine_match_the_direction(rule, dtype):
         np.testing.assert_allclose(certificate.alignment, alignment, atol=2e-6)
         lengths = [np.linalg.norm(b) for b in np.split(step.direction, [30, 35])]
         np.testing.assert_allclose(
-            certificate.cosine, alignment / np.array(lengths)[:, None], atol=5e-6
+            certificate.layers.cosine, alignment / np.array(lengths)[:, None], atol=5e-6
         )
         overall = updates @ step.direction / np.linalg.norm(updates, axis=1)
-        np.testing.assert_allclose(certificate.overall_alignment, overall, atol=2e-6)
-        assert certificate.overall_conflicts_after == int((overall < 0).sum())
-        assert certificate.update_norm == pytest.approx(np.linalg.norm(step.direction), rel=1e-5)
+        np.testing.assert_allclose(certificate.whole.alignment, overall, atol=2e-6)
+        assert certificate.whole.conflicts_after == int((overall < 0).sum())
+        assert certificate.whole.update_norm == pytest.approx(
+            np.linalg.norm(step.direction), rel=1e-5
+        )
 
 
 def test_conflicts_before_come_from_the_average_and_the_reference():
     updates = np.array([[1.0, 0.1], [-1.0, 0.1], [1.0, -0.2]])
     craft = fedcraft.aggregator("craft")
     first = craft.aggregate(updates[:2]).certificate
-    assert first.overall_conflicts_reference == 0
+    assert first.whole.conflicts_reference == 0
     again = craft.aggregate(updates).certificate
-    assert again.overall_conflicts_average == 1  # the average points along client 0 and 2
-    assert again.overall_conflicts_reference == 1  # the last step points up; client 2 down
+    assert again.whole.conflicts_average == 1  # the average points along client 0 and 2
+    assert again.whole.conflicts_reference == 1  # the last step points up; client 2 down
     assert again.client_ids == (0, 1, 2)
+
+
+@pytest.mark.parametrize("rule", ["average", "craft", "layer_momentum"])
+def test_conflicts_of_the_average_are_those_of_the_weighted_one(rule):
+    updates = np.array([[1.0, 0.1], [-1.0, 0.1], [-1.0, 0.1]])
+    for weights, conflicts in (([5, 1, 1], 2), ([1, 1, 1], 1)):
+        found = fedcraft.aggregator(rule).aggregate(updates, weights=weights).certificate
+        assert found.whole.conflicts_average == conflicts
+        assert found.layers.conflicts_average.tolist() == [conflicts]
 
 
 def test_infeasible_layers_confess_their_residual_and_rank():
     rng = np.random.default_rng(1)
     step = fedcraft.aggregator("craft").aggregate(rng.normal(size=(8, 43)), layers=[3, 40])
     certificate = step.certificate
-    assert certificate.rank.tolist() == [3, 8]
-    assert float(certificate.residual[0]) > 1e-2 > 1e-10 > float(certificate.residual[1])
+    assert certificate.layers.rank.tolist() == [3, 8]
+    assert (
+        float(certificate.layers.residual[0]) > 1e-2 > 1e-10 > float(certificate.layers.residual[1])
+    )
+
+
+def test_a_layer_is_found_by_name_and_by_number():
+    layout = fedcraft.Layout.from_sizes([1, 2], names=["body", "head"])
+    certificate = fedcraft.aggregator("craft").aggregate(torch.eye(3), layers=layout).certificate
+    body, head = certificate.layers
+    assert (body.name, head.name, len(certificate.layers)) == ("body", "head", 2)
+    assert certificate.layers["head"].row() == certificate.layers[1].row() == head.row()
+    assert torch.equal(certificate.alignment[1], head.alignment)
+    assert (head.rank, head.active.tolist()) == (2, [False, True, True])
+    assert head.update_norm == pytest.approx(float(certificate.layers.update_norm[1]))
+
+
+def test_printed_it_is_a_table():
+    updates = np.array([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.1]])
+    rule = fedcraft.aggregator("average")
+    step = rule.aggregate(updates, client_ids=["ann", "bob", "cyd"], layers=[1, 1])
+    first, head, *rows = repr(step.certificate).split("\n")
+    assert first.startswith("Certificate of 3 clients: against cyd; ||g|| = ")
+    assert head.startswith("layer ")
+    assert [row.split()[0] for row in rows] == ["layer0", "layer1", "all"]
 
 
 def test_rows_are_plain_values_for_a_table():
@@ -91,10 +125,10 @@ def test_conflicting_clients_are_named():
 def test_an_update_too_short_to_have_a_direction_is_in_conflict_with_nothing(rule):
     updates = np.array([[1.0, 0.0], [0.0, 1.0], [-1e-9, -1e-9]])
     certificate = fedcraft.aggregator(rule).aggregate(updates).certificate
-    assert certificate.overall_alignment[2] < 0
+    assert certificate.whole.alignment[2] < 0
     assert certificate.conflicting_clients() == ()
     assert certificate.conflict_free
-    assert int(certificate.conflicts_after[0]) == 0
+    assert int(certificate.layers.conflicts_after[0]) == 0
     (whole,) = certificate.rows()
     assert whole["min_cosine"] > 0
 
@@ -110,10 +144,10 @@ def test_a_product_that_should_vanish_is_no_conflict_whatever_its_sign(dtype):
         updates = np.array([[1.0, 0.0], [2 * below, 1.0]], dtype=dtype)
         step = fedcraft.aggregator("average").aggregate(updates, weights=[1, 0])
         certificate = step.certificate
-        assert float(certificate.overall_alignment[1]) < 0
-        assert int(certificate.conflicts_after[0]) == conflicts
-        assert certificate.overall_conflicts_after == conflicts
-        assert certificate.overall_conflicts_average == conflicts
+        assert float(certificate.whole.alignment[1]) < 0
+        assert int(certificate.layers.conflicts_after[0]) == conflicts
+        assert certificate.whole.conflicts_after == conflicts
+        assert certificate.whole.conflicts_average == conflicts
         assert len(certificate.conflicting_clients()) == conflicts
         assert certificate.conflict_free == (conflicts == 0)
 
@@ -123,7 +157,7 @@ def test_an_average_that_is_all_rounding_goes_against_nobody():
     rows = rng.normal(size=(3, 50)).astype(np.float32)
     updates = np.vstack([rows, -rows.sum(axis=0, dtype=np.float32)])
     certificate = fedcraft.aggregator("craft").aggregate(updates).certificate
-    assert certificate.overall_conflicts_average == 0
+    assert certificate.whole.conflicts_average == 0
 
 
 @pytest.mark.parametrize("sizes", [[400], [1] * 400])
@@ -133,4 +167,4 @@ def test_a_client_is_judged_on_the_whole_by_its_whole_length(sizes):
     seen = fedcraft.aggregator("average").aggregate(updates, layers=sizes).certificate
     assert not seen.conflict_free
     assert seen.conflicting_clients() == (1,)
-    assert seen.overall_conflicts_average == 1
+    assert seen.whole.conflicts_average == 1

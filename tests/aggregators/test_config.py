@@ -57,7 +57,7 @@ def test_the_target_meaning_meets_its_targets_on_the_whole_vector():
     updates, rho = rng.normal(size=(4, 30)), np.array([0.1, 0.2, 0.3, 0.4])
     rule = fedcraft.aggregator("config", meaning="target")
     step = rule.aggregate(updates, weights=rho, layers=[10, 20])
-    np.testing.assert_allclose(step.certificate.overall_alignment, rho, atol=1e-12)
+    np.testing.assert_allclose(step.certificate.whole.alignment, rho, atol=1e-12)
 
 
 @pytest.mark.parametrize("meaning", ["target", "layerwise", "original"])
@@ -77,11 +77,11 @@ def test_the_certificate_confesses_targets_that_are_missed(meaning, sizes):
     assert missed > 0.1
     whole = found.rows()[-1]
     if meaning == "layerwise":
-        assert float(found.residual[0]) == pytest.approx(missed)
-        assert found.rank.tolist() == sizes
+        assert float(found.layers.residual[0]) == pytest.approx(missed)
+        assert found.layers.rank.tolist() == sizes
     else:
-        assert found.overall_residual == whole["residual"] == pytest.approx(missed)
-        assert found.overall_rank == whole["rank"] == 3
+        assert found.whole.residual == whole["residual"] == pytest.approx(missed)
+        assert found.whole.rank == whole["rank"] == 3
         assert whole["correction_norm"] == pytest.approx(np.linalg.norm(step.direction))
 
 
@@ -89,10 +89,10 @@ def test_a_rule_for_the_whole_vector_claims_nothing_about_its_layers():
     updates = np.random.default_rng(1).normal(size=(4, 30))
     rule = fedcraft.aggregator("config", meaning="target")
     found = rule.aggregate(updates, layers=[10, 20]).certificate
-    assert torch.isnan(found.residual).all()
-    assert torch.isnan(found.correction_norm).all()
-    assert found.rank.tolist() == [0, 0]
-    assert (found.overall_residual < 1e-12, found.overall_rank) == (True, 4)
+    assert torch.isnan(found.layers.residual).all()
+    assert torch.isnan(found.layers.correction_norm).all()
+    assert found.layers.rank.tolist() == [0, 0]
+    assert (found.whole.residual < 1e-12, found.whole.rank) == (True, 4)
 
 
 def test_an_antipodal_pair_with_equal_weights_stays_put():

@@ -68,7 +68,7 @@ def test_paper_mode_differs_from_the_released_code_only_where_one_client_is_usab
         paper.load_state_dict(remembered_paper)
         ours = paper.aggregate(updates, **arguments)
         theirs = code.aggregate(updates, **arguments)
-        usable = ours.certificate.active.sum(-1)
+        usable = ours.certificate.layers.active.sum(-1)
         for (start, stop), count in zip(arguments["layers"], usable.tolist(), strict=True):
             same = np.allclose(ours.direction[start:stop], theirs.direction[start:stop], rtol=1e-9)
             assert same == (count != 1)
@@ -86,13 +86,50 @@ def test_rows_below_tau_get_no_target_and_the_others_share_theirs():
     updates = np.array([[1.0, 0.0, 0.0], [0.0, 1e-9, 0.0], [0.0, 0.0, 2.0]])
     step = fedcraft.aggregator("craft").aggregate(updates, weights=[1, 2, 3])
     np.testing.assert_allclose(step.direction, [0.25, 0.0, 0.75], atol=1e-9)
-    assert step.certificate.active.tolist() == [[True, False, True]]
+    assert step.certificate.layers.active.tolist() == [[True, False, True]]
 
 
 def test_without_any_active_row_a_layer_takes_the_weighted_average():
     updates = np.array([[1e-8, 0.0, 1.0], [3e-8, 0.0, -1.0]])
-    step = fedcraft.aggregator("craft").aggregate(updates, weights=[1, 1], layers=[2, 1])
-    np.testing.assert_allclose(step.direction[:2], [2e-8, 0.0])
+    step = fedcraft.aggregator("craft").aggregate(updates, weights=[3, 1], layers=[2, 1])
+    np.testing.assert_allclose(step.direction[:2], [1.5e-8, 0.0])
+
+
+def test_a_row_as_long_as_tau_is_active():
+    updates = np.array([[0.5, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.25]])
+    step = fedcraft.aggregator("craft", tau=0.5).aggregate(updates)
+    assert step.certificate.layers.active.tolist() == [[True, True, False]]
+    assert step.certificate.whole.rank == 2
+
+
+def test_active_rows_whose_weights_are_all_zero_have_equal_targets():
+    updates = np.vstack([np.eye(3, 4), np.zeros(4)])  # the only client with weight is idle
+    step = fedcraft.aggregator("craft", eps=0.0).aggregate(updates, weights=[0, 0, 0, 5])
+    np.testing.assert_allclose(step.certificate.alignment[0], [1 / 3] * 3 + [0], rtol=1e-14)
+
+
+def test_the_residual_is_about_active_rows_only():
+    updates = np.array([[1.0, 0.0], [0.0, 1.0], [1e-3, 1e-3]])
+    step = fedcraft.aggregator("craft", tau=1e-2).aggregate(updates)
+    assert float(step.certificate.alignment[0, 2]) > 0.5  # but it has no target to miss
+    assert step.certificate.whole.residual < 1e-10
+
+
+def test_epsilon_shortens_the_reference_too():
+    craft = fedcraft.aggregator("craft", eps=0.25)
+    craft.load_state_dict({"reference": torch.tensor([0.0, 3.0, 4.0]).double(), "rule": "Craft"})
+    step = craft.aggregate(np.array([[1.0, 0.0, 0.0]]))
+    np.testing.assert_allclose(step.direction[1:], np.array([3.0, 4.0]) / 5.25, rtol=1e-14)
+
+
+def test_the_moving_average_gives_momentum_to_the_past_and_the_rest_to_the_unit_step():
+    craft = fedcraft.aggregator("craft", reference="moving_average", momentum=0.75, eps=0.0)
+    first = craft.aggregate(np.array([[3.0, 0.0]])).direction
+    np.testing.assert_allclose(craft.state_dict()["reference"], [0.25, 0.0])
+    second = craft.aggregate(np.array([[0.0, 2.0]])).direction
+    np.testing.assert_allclose([first, second], [[1.0, 0.0], [1.0, 1.0]])
+    half = 0.25 * 0.5**0.5
+    np.testing.assert_allclose(craft.state_dict()["reference"], [0.75 * 0.25 + half, half])
 
 
 def test_epsilon_shortens_the_rows_as_the_papers_normalisation_does():
@@ -129,7 +166,7 @@ def test_at_least_leaves_a_reference_alone_that_already_serves_everybody():
     unit = first / np.linalg.norm(first)
     again = craft.aggregate(base + 0.1 * rng.normal(size=(5, 20)))
     np.testing.assert_allclose(again.direction, unit, atol=1e-12)
-    assert float(again.certificate.correction_norm.max()) == 0.0
+    assert float(again.certificate.layers.correction_norm.max()) == 0.0
 
 
 def test_uniform_targets_and_callables_replace_the_data_sizes():
@@ -187,8 +224,8 @@ def test_clipping_bounds_every_layer_and_reports_what_it_costs():
     clipped = fedcraft.aggregator("craft", clip=0.1).aggregate(updates, layers=[20, 20])
     for block in (slice(0, 20), slice(20, 40)):
         assert np.linalg.norm(clipped.direction[block]) == pytest.approx(0.1)
-    assert float(free.certificate.residual.max()) < 1e-10
-    assert float(clipped.certificate.residual.min()) > 1e-2
+    assert float(free.certificate.layers.residual.max()) < 1e-10
+    assert float(clipped.certificate.layers.residual.min()) > 1e-2
 
 
 @pytest.mark.parametrize("delta", [1e-2, 1e-4, 3e-5])
@@ -196,7 +233,7 @@ def test_clipping_holds_where_clients_are_nearly_copies(delta):
     craft = fedcraft.aggregator("craft", clip=1.0)
     step = craft.aggregate(near_copies(delta), weights=NEAR_WEIGHTS)
     assert float(step.direction.norm()) == pytest.approx(1.0, rel=1e-6)
-    assert step.certificate.update_norm == pytest.approx(1.0, rel=1e-6)
+    assert step.certificate.whole.update_norm == pytest.approx(1.0, rel=1e-6)
     assert torch.equal(craft.state_dict()["reference"], step.direction)
 
 
@@ -215,17 +252,21 @@ def test_targets_are_met_as_well_as_by_the_pseudo_inverse_of_near_copies(delta, 
         rounding = torch.finfo(dtype).eps * float(direction.norm())
         assert float((units @ direction - rho).abs().max()) <= 4 * rounding
         assert step.certificate.conflict_free
-        assert int(step.certificate.rank[0]) == 4
+        assert int(step.certificate.layers.rank[0]) == 4
         move = torch.linalg.vector_norm(direction - anchor)
-        assert float(step.certificate.correction_norm[0]) == pytest.approx(float(move), rel=1e-5)
+        assert float(step.certificate.layers.correction_norm[0]) == pytest.approx(
+            float(move), rel=1e-5
+        )
 
 
 @pytest.mark.parametrize("constraint", ["equal", "at_least"])
 def test_rank_counts_independent_clients_whatever_the_constraint(constraint):
     craft = fedcraft.aggregator("craft", constraint=constraint)
     copies = np.vstack([np.eye(3), np.eye(3)[:1]])
-    ranks = [int(craft.aggregate(updates).certificate.rank[0]) for updates in 2 * [np.eye(3)]]
-    assert [*ranks, int(craft.aggregate(copies).certificate.rank[0])] == [3, 3, 3]
+    ranks = [
+        int(craft.aggregate(updates).certificate.layers.rank[0]) for updates in 2 * [np.eye(3)]
+    ]
+    assert [*ranks, int(craft.aggregate(copies).certificate.layers.rank[0])] == [3, 3, 3]
 
 
 def test_a_client_whose_raw_update_is_taken_has_corrected_nothing():
@@ -233,7 +274,7 @@ def test_a_client_whose_raw_update_is_taken_has_corrected_nothing():
     craft.aggregate(np.eye(2))
     step = craft.aggregate(np.array([[0.0, 5.0], [0.0, 0.0]]))
     np.testing.assert_array_equal(step.direction, [0.0, 5.0])
-    assert float(step.certificate.correction_norm[0]) == 0.0
+    assert float(step.certificate.layers.correction_norm[0]) == 0.0
 
 
 @pytest.mark.parametrize("bad", [np.inf, np.nan, -1.0])
@@ -270,5 +311,5 @@ def test_clients_without_an_update_do_not_make_others_dependent():
         step = fedcraft.aggregator("craft").aggregate(
             updates, weights=[1, 3] + [0] * (len(updates) - 2)
         )
-        assert step.certificate.rank.tolist() == [2]
+        assert step.certificate.layers.rank.tolist() == [2]
         np.testing.assert_allclose(step.certificate.alignment[0, :2], [0.25, 0.75], atol=1e-3)

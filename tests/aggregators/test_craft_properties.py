@@ -105,7 +105,7 @@ def test_equal_is_the_pseudo_inverse_projection_of_the_reference(first, second):
         residual = units @ expected - shares(weights, active)
         tolerance = rounding(inverse, units, expected, residual, updates.dtype)
         np.testing.assert_allclose(step.direction[block], expected, atol=tolerance, rtol=0)
-        assert float(step.certificate.correction_norm[layer]) == pytest.approx(
+        assert float(step.certificate.layers.correction_norm[layer]) == pytest.approx(
             np.linalg.norm(move), abs=tolerance
         )
 
@@ -123,7 +123,7 @@ def test_equal_meets_the_kkt_conditions_of_least_squares(case):
             continue
         gap = units @ step.direction[block] - shares(weights, active)
         tolerance = digits * (1 + np.linalg.norm(step.direction[block]))
-        if int(step.certificate.rank[layer]) == active.sum():
+        if int(step.certificate.layers.rank[layer]) == active.sum():
             np.testing.assert_allclose(gap, 0, atol=tolerance)
         else:
             # The residual is orthogonal to the range of U: nothing can be improved.
@@ -168,7 +168,7 @@ def test_at_least_meets_the_kkt_conditions_of_the_projection(case):
         move = step.direction[block] - unit(anchor[block].astype(np.float64))
         slack = units @ step.direction[block] - rho
         digits = max(1e-7, 64 * np.finfo(updates.dtype).eps) * (1 + np.linalg.norm(move))
-        assert float(step.certificate.residual[layer]) <= digits
+        assert float(step.certificate.layers.residual[layer]) <= digits
         assert (slack >= -digits).all()
         binding = slack <= 10 * digits
         multipliers = nonnegative_fit(units[binding], move)
@@ -184,7 +184,7 @@ def test_at_least_ends_in_the_least_violation_when_clients_are_opposite(dtype):
     updates = np.array([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 2.0, 0.0]], dtype=dtype)
     step = fedcraft.aggregator("craft", constraint="at_least").aggregate(updates)
     np.testing.assert_allclose(step.direction, [0.0, 1 / 3, 0.0], atol=1e-6)
-    assert float(step.certificate.residual[0]) > 0.4
+    assert float(step.certificate.layers.residual[0]) > 0.4
 
 
 def test_at_least_moves_no_further_from_the_reference_than_equal():
@@ -197,7 +197,10 @@ def test_at_least_moves_no_further_from_the_reference_than_equal():
         for craft in both:
             craft.load_state_dict(state.state_dict())
         equal, at_least = (craft.aggregate(updates).certificate for craft in both)
-        assert float(at_least.correction_norm[0]) <= float(equal.correction_norm[0]) + 1e-12
+        assert (
+            float(at_least.layers.correction_norm[0])
+            <= float(equal.layers.correction_norm[0]) + 1e-12
+        )
         assert at_least.conflict_free
 
 
@@ -250,5 +253,5 @@ def test_float32_duplicates_are_recognised_as_one_direction():
     step = fedcraft.aggregator("craft").aggregate(updates)
     units = updates / updates.norm(dim=1, keepdim=True)
     expected = torch.linalg.pinv(units) @ torch.full((6,), 1 / 6)
-    assert int(step.certificate.rank[0]) == 5
+    assert int(step.certificate.layers.rank[0]) == 5
     torch.testing.assert_close(step.direction, expected, atol=1e-6, rtol=1e-5)

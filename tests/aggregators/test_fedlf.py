@@ -178,3 +178,10 @@ def test_a_direction_that_is_short_beside_earlier_uploads_too(rule):
             step = chosen.aggregate(row[None].astype(dtype), losses=[1.0], client_ids=[client])
         found.append(step.direction)
     assert _distance(*found) < 1e-3
+
+
+def test_a_layers_mean_length_is_that_of_the_clients_that_moved_it():
+    """Parallel rows leave mu^q alone: lengths 1, 1, 1 and 2, 2, 0."""
+    updates = np.array([[1.0, 2.0], [1.0, 2.0], [1.0, 0.0]])
+    step = aggregator("fedlf").aggregate(updates, layers=[1, 1], losses=[1.0, 1.0, 1.0])
+    assert step.direction[1] / step.direction[0] == pytest.approx(2)

@@ -44,8 +44,8 @@ def test_near_copies_in_files_meet_their_targets(write, rule, dtype, delta):
     rho = torch.tensor(weights, dtype=torch.float64) / 8
     assert float((units @ found - rho).abs().max()) <= 4 * rounding
     assert step.certificate.conflict_free
-    assert float(step.certificate.correction_norm[0]) == pytest.approx(
-        float(memory.certificate.correction_norm[0]), rel=1e-3
+    assert float(step.certificate.layers.correction_norm[0]) == pytest.approx(
+        float(memory.certificate.layers.correction_norm[0]), rel=1e-3
     )
 
 
@@ -55,7 +55,7 @@ def test_clipping_holds_in_files(write):
     for _ in range(2):  # the second round starts from the clipped step
         step = fedcraft.aggregate_files(craft, paths, out, weights=[1, 3, 2, 2])
         assert float(load_file(out)["w"].norm()) == pytest.approx(0.5, rel=1e-6)
-        assert step.certificate.update_norm == pytest.approx(0.5, rel=1e-6)
+        assert step.certificate.whole.update_norm == pytest.approx(0.5, rel=1e-6)
 
 
 @pytest.mark.parametrize("report", ["losses", "steps"])

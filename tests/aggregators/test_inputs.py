@@ -31,10 +31,10 @@ def used_craft(**params):
         (GOOD.astype(">f8"), {}, "updates: expected .* found >f8; cast first"),
         (GOOD.astype(np.longdouble), {}, "updates: expected float32 or float64"),
         (GOOD.astype(object), {}, "updates: expected .* found object"),
-        ([[1.0, 2.0]], {}, "updates: expected a torch tensor"),
+        ({"a": 1.0}, {}, "updates: expected a torch tensor"),
+        ([[1.0, 2.0], [3.0]], {}, "updates: expected numbers, found"),
         (GOOD, {"weights": [1, 2]}, "weights: expected 3"),
         (GOOD, {"weights": [1, 2, -1]}, "weights: expected >= 0"),
-        (GOOD, {"weights": [0, 0, 0]}, "weights: they are all zero"),
         (GOOD, {"weights": [1, np.nan, 1]}, "weights: they hold NaN"),
         (GOOD, {"weights": ["1", "2", "3"]}, "weights: expected numbers, found .*'1'"),
         (GOOD, {"weights": np.array(["1", "2", "3"])}, "weights: expected numbers"),
@@ -168,7 +168,7 @@ def test_float32_rows_whose_squares_overflow_are_as_good_as_short_ones(rule, par
         huge = far.aggregate(updates * np.float32(2.0**70), layers=[10, 20])
         plain = near.aggregate(updates, layers=[10, 20])
         torch.testing.assert_close(
-            huge.certificate.cosine, plain.certificate.cosine, atol=1e-5, rtol=1e-4
+            huge.certificate.layers.cosine, plain.certificate.layers.cosine, atol=1e-5, rtol=1e-4
         )
         along = huge.direction / np.abs(huge.direction).max()
         expected = plain.direction / np.abs(plain.direction).max()
@@ -186,8 +186,24 @@ def test_weights_whose_sum_overflows_are_still_shares():
     np.testing.assert_allclose(found.direction, GOOD.mean(axis=0))
 
 
+@pytest.mark.parametrize("rule", ["average", "craft", "fedmgda"])
+def test_weights_that_are_all_zero_are_equal_weights(rule):
+    equal = fedcraft.aggregator(rule).aggregate(GOOD).direction
+    found = fedcraft.aggregator(rule).aggregate(GOOD, weights=[0, 0, 0]).direction
+    np.testing.assert_array_equal(found, equal)
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_plain_lists_aggregate(kind):
+    rows = kind([kind(row) for row in GOOD.tolist()])
+    found = fedcraft.aggregator("craft").aggregate(rows).direction
+    expected = fedcraft.aggregator("craft").aggregate(GOOD).direction
+    assert isinstance(found, np.ndarray)
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_an_unknown_rule_suggests_the_nearest():
-    with pytest.raises(InputError, match="did you mean 'craft'"):
+    with pytest.raises(InputError, match="Did you mean 'craft'"):
         fedcraft.aggregator("crafd")
 
 
@@ -211,7 +227,7 @@ def test_kind_and_dtype_come_back(dtype):
     wrapped = fedcraft.Updates.from_arrays(rows, layers=[1, 3], weights=[1, 2, 3])
     found = fedcraft.aggregator("craft").aggregate(wrapped)
     assert isinstance(found.direction, torch.Tensor)
-    assert found.certificate.layers == ("layer0", "layer1")
+    assert found.certificate.layers.names == ("layer0", "layer1")
 
 
 def test_the_input_is_never_changed_nor_aliased():

@@ -58,8 +58,8 @@ def test_the_step_and_its_certificate_are_finite(promise, kind):
             step = rule.aggregate(**arguments)
             assert step.direction.dtype == dtype
             assert np.isfinite(step.direction).all()
-            assert torch.isfinite(step.certificate.cosine).all()
-            assert float(step.certificate.overall_cosine.abs().max()) <= 1 + 1e-3
+            assert torch.isfinite(step.certificate.layers.cosine).all()
+            assert float(step.certificate.whole.cosine.abs().max()) <= 1 + 1e-3
             if promise.degree == 1:  # rescaling must not blow rounding up
                 longest = np.linalg.norm(NASTY[kind], axis=1).max()
                 assert np.linalg.norm(step.direction) <= 7 * longest

@@ -204,9 +204,9 @@ def test_the_certificate_speaks_of_the_direction_it_comes_with(promise):
         lengths = np.linalg.norm(arguments["updates"], axis=1)
         expected = arguments["updates"] @ step.direction / lengths
         np.testing.assert_allclose(
-            step.certificate.overall_alignment, expected, rtol=1e-9, atol=1e-12
+            step.certificate.whole.alignment, expected, rtol=1e-9, atol=1e-12
         )
-        assert step.certificate.update_norm == pytest.approx(np.linalg.norm(step.direction))
+        assert step.certificate.whole.update_norm == pytest.approx(np.linalg.norm(step.direction))
 
 
 def test_the_certificate_can_be_left_out(promise):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -16,13 +17,13 @@ from typer.testing import CliRunner, Result
 
 from fedcraft import __version__
 from fedcraft.cli.app import app
+from fedcraft.config.schema import Config
 from fedcraft.engine import Interrupted
-from fedcraft.experiments.config import Config
 
 TINY = ["rounds=3", "clients=10", "clients_per_round=4", "evaluate_every=3", "executor=serial"]
 COMMANDS = [
-    *("run", "resume", "compare", "sweep", "reproduce", "report", "table", "methods", "bench"),
-    *("data list", "data get", "data show", "config default", "config schema"),
+    *("run", "resume", "compare", "sweep", "reproduce", "report", "table", "verify", "methods"),
+    *("bench", "data list", "data get", "data show", "config default", "config schema"),
 ]
 
 
@@ -31,7 +32,7 @@ def call(*words: str) -> Result:
 
 
 def bad_configs() -> list[Any]:
-    path = Path(__file__).parents[1] / "experiments" / "bad_configs.py"
+    path = Path(__file__).parents[1] / "config" / "bad_configs.py"
     spec = importlib.util.spec_from_file_location("cli_bad_configs", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -51,6 +52,21 @@ def a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("cli") / "a"
     assert call("run", *TINY, "--out", str(out), "--quiet").exit_code == 0
     return out
+
+
+def test_verify_names_damage_and_exits_with_1(a_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(a_run, tmp_path / "copy")
+    assert call("verify", str(tmp_path)).stdout == f"{tmp_path / 'copy'}: intact\n"
+    (tmp_path / "copy" / "config.toml").write_text('method = "fedavg"\n')
+    result = call("verify", str(tmp_path))
+    assert result.exit_code == 1
+    assert "copy: damaged: config.toml is not what the run wrote" in result.stdout
+    (damage,) = json.loads(call("verify", str(tmp_path), "--json").stdout).values()
+    assert [entry["file"] for entry in damage] == ["config.toml"]
+    refused = call("resume", str(tmp_path / "copy"))
+    assert refused.exit_code == 2
+    assert "fedcraft verify --accept" in refused.stderr
+    assert call("verify", str(tmp_path), "--accept").exit_code == 0
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -89,7 +105,7 @@ def test_interrupted_run_says_how_to_go_on(here: Path, monkeypatch: pytest.Monke
     def interrupted(*_: Any, **__: Any) -> None:
         raise Interrupted(3, Path("my run"))
 
-    monkeypatch.setattr("fedcraft.experiments.run.run", interrupted)
+    monkeypatch.setattr("fedcraft.studies.run.run", interrupted)
     result = call("run", *TINY)
     assert result.exit_code == 130
     assert "Continue with:  fedcraft resume 'my run'" in result.stderr
@@ -212,7 +228,7 @@ def test_full_disk_is_told_in_one_line(here: Path, monkeypatch: pytest.MonkeyPat
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedcraft.engine.files.os.fsync", full)
+    monkeypatch.setattr("fedcraft.atomic.os.fsync", full)
     result = call("run", *TINY, "--out", "a")
     assert result.exit_code == 1
     assert "No space left on device" in result.stderr

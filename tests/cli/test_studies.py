@@ -22,13 +22,13 @@ from fedcraft.cli.app import app
 from fedcraft.cli.outcome import finish
 from fedcraft.cli.reproduce import finish_reproduction
 from fedcraft.cli.tables import score_table
-from fedcraft.experiments.plan import run_id
-from fedcraft.experiments.presets import METHODS, preset
-from fedcraft.experiments.reproduce import Reproduction
-from fedcraft.experiments.result import Result
-from fedcraft.experiments.results import collect
-from fedcraft.experiments.run import run
-from fedcraft.experiments.sweep import SweepResult
+from fedcraft.runs.reader import Result
+from fedcraft.studies.plan import run_id
+from fedcraft.studies.presets import METHODS, preset
+from fedcraft.studies.reproduce import Reproduction
+from fedcraft.studies.results import collect
+from fedcraft.studies.run import run
+from fedcraft.studies.sweep import SweepResult
 
 TINY = ["rounds=3", "clients=10", "clients_per_round=4", "evaluate_every=3"]
 
@@ -38,7 +38,7 @@ def call(*words: str):
 
 
 def data_makers():
-    path = Path(__file__).parents[1] / "experiments" / "conftest.py"
+    path = Path(__file__).parents[1] / "studies" / "conftest.py"
     spec = importlib.util.spec_from_file_location("experiment_data", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

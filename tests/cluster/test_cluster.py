@@ -24,12 +24,12 @@ from fedcraft.cli.app import app
 from fedcraft.data import Federation, federate, load
 from fedcraft.engine import Callback, Interrupted, Result, Settings, run
 from fedcraft.errors import ClientError
-from fedcraft.experiments.plan import Plan
-from fedcraft.experiments.result import Result as RunResult
-from fedcraft.experiments.sweep import Observer
 from fedcraft.local import ClientData
 from fedcraft.methods import method
 from fedcraft.models import build
+from fedcraft.runs.reader import Result as RunResult
+from fedcraft.studies.plan import Plan
+from fedcraft.studies.sweep import Observer
 
 ray = pytest.importorskip("ray")
 Cluster = pytest.importorskip("ray.cluster_utils").Cluster
@@ -57,7 +57,7 @@ def nodes() -> Iterator[Any]:
         patch.setenv("RAY_TMPDIR", place)
         made = Cluster(initialize_head=True, head_node_args=head)
         try:
-            with cluster.Session(made.address):
+            with cluster.RayConnection(made.address):
                 yield made
         finally:
             made.shutdown()
@@ -69,7 +69,7 @@ def federation() -> Federation:
 
 
 def train(what: str, federation: Federation, executor: str, **options: Any) -> Result:
-    settings = {name: getattr(BRIEF, name) for name in BRIEF.__dataclass_fields__}
+    settings = dict(BRIEF)
     changed = {name: options.pop(name) for name in list(options) if name in settings}
     model = build("mlp", input_shape=(1, 8, 8), classes=10, seed=3)  # 55,050 weights: 220 kB a row
     local, _, name = what.rpartition("+")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedcraft.data import Dataset, crop_flip, federate, from_arrays, load, prepare
-from fedcraft.data.batches import tensors_of
+from fedcraft.data import Dataset, crop_flip, federate, from_arrays, load
+from fedcraft.data.batches import Normalisation, tensors_of
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
@@ -18,11 +18,12 @@ def images(count: int, augmentation: str = "none") -> Dataset:
     return from_arrays(pixels, labels, mean=MEAN, std=STD, augmentation=augmentation)
 
 
-def test_prepare_scales_shifts_and_divides_per_channel() -> None:
+def test_normalisation_scales_shifts_and_divides_per_channel() -> None:
     pixels = torch.from_numpy(images(4).inputs)
     mean, std = (torch.tensor(v, dtype=torch.float64).view(3, 1, 1) for v in (MEAN, STD))
     expected = (pixels.double() / 255 - mean) / std
-    torch.testing.assert_close(prepare(pixels, MEAN, STD).double(), expected, atol=2e-6, rtol=0)
+    made = Normalisation.of(MEAN, STD, 255.0)(pixels).double()
+    torch.testing.assert_close(made, expected, atol=2e-6, rtol=0)
 
 
 def test_scaling_ahead_and_per_batch_give_the_same_bits() -> None:

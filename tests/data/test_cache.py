@@ -1,9 +1,10 @@
-"""The cache: written once, trusted while untouched, rebuilt when broken."""
+"""The cache: written once, checked at every use, rebuilt when damaged."""
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,18 +56,39 @@ def test_changed_source_file_is_decoded_again(cifar: Cifar, shard: Shard) -> Non
     assert len(load("cifar10", root=root)) == len(before) + 5
 
 
-@pytest.mark.parametrize("damage", ["truncated", "flipped", "no meta", "bad meta", "header"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "truncated",
+        "flipped",
+        "flipped, same time",
+        "emptied",
+        "header",
+        "labels gone",
+        "no meta",
+        "bad meta",
+        "other name",
+    ],
+)
 def test_corrupt_cache_is_rebuilt(cifar: Cifar, tmp_path: Path, damage: str) -> None:
     root, pixels = cifar()
     load("cifar10", root=root)
     folder = entry(tmp_path / "cache")
     inputs, meta = folder / "inputs.npy", folder / "meta.json"
-    content = bytearray(inputs.read_bytes())
+    content, times = bytearray(inputs.read_bytes()), inputs.stat()
     if damage == "truncated":
         inputs.write_bytes(content[:-7])
-    elif damage == "flipped":
+    elif damage.startswith("flipped"):
         content[500] ^= 0xFF
         inputs.write_bytes(content)
+        if damage == "flipped, same time":
+            os.utime(inputs, ns=(times.st_atime_ns, times.st_mtime_ns))
+    elif damage == "emptied":
+        inputs.write_bytes(b"")
+    elif damage == "labels gone":
+        (folder / "labels.npy").unlink()
+    elif damage == "other name":
+        meta.write_text(meta.read_text().replace('"owner_names": []', '"owner_names": ["x"]'))
     elif damage == "header":
         content[:6] = b"broken"
         inputs.write_bytes(content)
@@ -74,7 +96,17 @@ def test_corrupt_cache_is_rebuilt(cifar: Cifar, tmp_path: Path, damage: str) -> 
         meta.unlink()
     else:
         meta.write_text("[]")
-    np.testing.assert_array_equal(load("cifar10", root=root).inputs, pixels)
+    again = load("cifar10", root=root)
+    np.testing.assert_array_equal(again.inputs, pixels)
+    assert again.owner_names == ()
+
+
+def test_leftovers_of_processes_killed_long_ago_are_swept(tmp_path: Path) -> None:
+    for name, age in (("old", 10**6), ("new", 0)):
+        (tmp_path / f".entry-{name}").mkdir()
+        os.utime(tmp_path / f".entry-{name}", (time.time() - age,) * 2)
+    cached(tmp_path / "entry", arrays)
+    assert {path.name for path in tmp_path.iterdir()} == {"entry", ".entry-new"}
 
 
 def test_touched_but_whole_cache_is_kept(

@@ -73,8 +73,8 @@ def test_dirichlet_and_quantity_keep_every_promise(
 
 
 def test_class_is_cut_at_the_floor_of_the_cumulated_shares() -> None:
-    # cumsum * 7 = 1.4, 2.1, 6.3, 7 -> cuts 1, 2, 6
-    assert _cut(np.array([0.2, 0.1, 0.6, 0.1]), 7).tolist() == [0, 1, 2, 2, 2, 2, 3]
+    # cumsum * 7 = 1.75, 2.45, 6.65, 7 -> cuts 1, 2, 6
+    assert _cut(np.array([0.25, 0.1, 0.6, 0.05]), 7).tolist() == [0, 1, 2, 2, 2, 2, 3]
 
 
 def test_repair_takes_from_whoever_is_largest_at_that_moment() -> None:

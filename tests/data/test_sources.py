@@ -16,6 +16,7 @@ from PIL import Image
 
 from fedcraft.data import Dataset, load, sources
 from fedcraft.data.hub import is_offline
+from fedcraft.data.schemas import SCHEMAS
 from fedcraft.errors import DataError, MissingExtraError
 
 Cifar = Callable[..., tuple[Path, np.ndarray]]
@@ -177,7 +178,7 @@ def test_label_that_is_no_class_is_refused(cifar: Cifar, column: Any, message: s
 def test_row_that_is_no_image_is_named(cifar: Cifar, data: bytes | None) -> None:
     kind = pa.struct([("bytes", pa.binary())])
     root, _ = cifar(img=pa.array([{"bytes": data}] * 4, kind))
-    with pytest.raises(DataError, match="row 17 is no image"):
+    with pytest.raises(DataError, match="row 17 is not an image"):
         load("cifar10", root=root)
 
 
@@ -259,3 +260,18 @@ def test_missing_extra_says_the_pip_command(
 def test_sources_are_data_not_a_shared_mutable() -> None:
     sources().clear()
     assert "digits" in sources()
+
+
+@pytest.mark.parametrize(
+    ("name", "mean", "std"),
+    [
+        ("cifar10", (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+        ("cifar100", (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+        ("femnist", (0.1307,), (0.3081,)),
+    ],
+)
+def test_images_are_scaled_by_their_own_mean_and_deviation(
+    name: str, mean: tuple[float, ...], std: tuple[float, ...]
+) -> None:
+    """Channel by channel, over the training images, to four digits."""
+    assert (SCHEMAS[name].mean, SCHEMAS[name].std) == (mean, std)

@@ -18,10 +18,10 @@ import pytest
 import typer
 
 from fedcraft.cli.app import app
-from fedcraft.experiments.compare import comparison_plan
-from fedcraft.experiments.files import checked, parse_overrides
-from fedcraft.experiments.plan import Plan
-from fedcraft.experiments.presets import preset
+from fedcraft.config.toml import checked, parse_overrides
+from fedcraft.studies.compare import comparison_plan
+from fedcraft.studies.plan import Plan
+from fedcraft.studies.presets import preset
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -10,7 +10,7 @@ import torch
 
 from fedcraft.data import Federation, Ragged, from_arrays
 from fedcraft.engine import Callback, Settings, run
-from fedcraft.engine.sampling import Drawn
+from fedcraft.engine.sampling import SampledClients
 from fedcraft.local import ClientData
 from fedcraft.methods import method
 from fedcraft.models import build
@@ -83,7 +83,7 @@ def test_a_run_of_the_released_program_is_repeated(golden, relative_error, execu
         model,
         settings,
         callbacks=[scores],
-        sampler=lambda s, n, t: Drawn(np.sort(rounds[t]["ids"]), np.empty(0, np.int64)),
+        sampler=lambda s, n, t: SampledClients(np.sort(rounds[t]["ids"]), np.empty(0, np.int64)),
         client_data=lambda tensors, rows, client, t: _Prescribed(tensors, rows, orders[t, client]),
     )
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from fedcraft.data import Federation, Ragged, from_arrays
 from fedcraft.engine import Callback, Settings, TooFewClients, run
-from fedcraft.engine.sampling import Drawn, draw_clients
+from fedcraft.engine.sampling import SampledClients, draw_clients
 from fedcraft.errors import ConfigError, DataError
 from fedcraft.methods import method
 
@@ -35,7 +35,7 @@ def test_fedavg_is_the_weighted_mean_of_what_its_clients_would_do_alone(
 
 
 def _only(client):
-    return Drawn(np.array([client]), np.empty(0, np.int64))
+    return SampledClients(np.array([client]), np.empty(0, np.int64))
 
 
 def test_the_client_rate_falls_from_the_third_round_on():

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedcraft.engine import run
-from fedcraft.engine.sampling import Drawn
+from fedcraft.engine.sampling import SampledClients
 from fedcraft.errors import NonFiniteError
 from fedcraft.local import ClientData
 from fedcraft.methods import method
@@ -54,7 +54,7 @@ def test_dropping_a_client_that_sends_nan_is_as_if_it_had_not_come(federation, m
 
 
 def _all_but(client, count):
-    return Drawn(np.delete(np.arange(count), client), np.empty(0, np.int64))
+    return SampledClients(np.delete(np.arange(count), client), np.empty(0, np.int64))
 
 
 class _Loud(ClientData):
@@ -143,11 +143,9 @@ def test_a_run_that_ends_on_nan_is_judged_by_its_last_whole_round(
 
 
 def test_a_run_that_diverges_ends_in_order(federation, model, settings, tmp_path):
-    wild = settings(
-        rounds=50, client_lr=1e4, server_lr=1e4, evaluate_every=0, nonfinite="stop",
-        clients_per_round=20,
-    )  # fmt: skip
-    ended = run(method("fedavg"), federation, model, wild, tmp_path)
+    wild = settings(client_lr=1000.0, evaluate_every=0, nonfinite="stop", local_epochs=3)
+    diverging = method("fedprox", local={"mu": 100.0})  # far beyond lr * mu < 2
+    ended = run(diverging, federation, model, wild, tmp_path)
 
     assert ended.state == "stopped"
     assert ended.reason.startswith("not finite")

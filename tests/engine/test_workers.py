@@ -124,15 +124,15 @@ def test_a_program_that_ends_in_the_middle_of_a_run_takes_its_workers_along():
 
 
 def _unready(*args, **kwargs):
-    raise ZeroDivisionError("no bench today")
+    raise ZeroDivisionError("no runner today")
 
 
 def test_a_worker_that_cannot_start_says_why(federation, model, settings, monkeypatch, capfd):
-    monkeypatch.setattr("fedcraft.engine.worker.Bench", _unready)
+    monkeypatch.setattr("fedcraft.engine.executors.worker.UnitRunner", _unready)
     with pytest.raises(WorkerError, match="exit code 1"):
         run(method("fedavg"), federation, model, settings(executor="processes", workers=2))
 
-    assert "no bench today" in capfd.readouterr().err
+    assert "no runner today" in capfd.readouterr().err
 
 
 def test_a_worker_killed_in_a_round_is_replaced_and_its_clients_run_again(
@@ -201,9 +201,9 @@ def test_any_module_trains_alike_in_every_executor_buffers_included(
     torch.manual_seed(1)
     module = _Noisy()
     whole = {"batch_size": 500}  # BatchNorm refuses a last batch of one
-    crew = settings(executor="processes", workers=2, **whole)
+    executor = settings(executor="processes", workers=2, **whole)
     alone = run(method("craft"), federation, module, settings(**whole))
-    together = run(method("craft"), federation, module, crew)
+    together = run(method("craft"), federation, module, executor)
 
     same_bits(alone, together)
     for name, value in alone.tensors.items():
@@ -224,7 +224,7 @@ def test_a_state_too_large_to_be_sent_stays_in_a_serial_run(
 ):
     choice = settings(rounds=3, executor=executor, workers=2)
     roomy = run(method("ditto"), federation, model, choice)
-    monkeypatch.setattr("fedcraft.engine.job._STATE_FACTOR", 0)
+    monkeypatch.setattr("fedcraft.engine.executors.job._STATE_FACTOR", 0)
 
     if executor == "processes":
         with pytest.raises(ClientError, match=r"does not fit .* use executor='serial'"):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedcraft.data import Federation, federate, load
 from fedcraft.engine import Settings
-from fedcraft.engine.run import run
+from fedcraft.engine.simulation import run
 from fedcraft.flower import Strategy, client_app
 from fedcraft.methods import method
 from fedcraft.models import build
@@ -63,7 +63,7 @@ def train(
 
 
 def theta(trained: Strategy) -> Tensor:
-    return trained.post.session.server.output
+    return trained.state.server.output
 
 
 def simulate(name: str, *, rounds: int, clients_per_round: int = CLIENTS) -> Tensor:

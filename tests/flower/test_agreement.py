@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from fedcraft.engine import Settings
-from fedcraft.engine.run import run
+from fedcraft.engine.simulation import run
 from fedcraft.methods import method
 
 sys.path.insert(0, str(APPS / "agreement"))

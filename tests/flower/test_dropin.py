@@ -150,6 +150,6 @@ def test_arrays_without_names_are_layers_of_their_own() -> None:
 
     chosen = small.strategy("fedavg", model=None, fraction_evaluate=0.0)
     result = chosen.start(InProcessGrid(echo, 2), record, 1, 5)
-    assert chosen.post.session.wire.layout.names == ("0", "1", "2", "3")
+    assert chosen.state.wire.layout.names == ("0", "1", "2", "3")
     expected = small.vector_of(record) - 1
     assert torch.allclose(small.vector_of(result.arrays), expected, atol=1e-6)

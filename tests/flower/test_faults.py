@@ -147,6 +147,6 @@ def test_nothing_was_lost(story: Story) -> None:
     grid = InProcessGrid(app, task.CLIENTS, fault=only_those)
     quiet.start(grid, ArrayRecord(start.state_dict()), ROUNDS, timeout=0.2)
     found = load_file(story.out / "run" / "model.safetensors")
-    expected = quiet.post.session.wire.layout.unflatten(small.theta(quiet))
+    expected = quiet.state.wire.layout.unflatten(small.theta(quiet))
     for name, value in expected.items():
         assert torch.equal(found[name], value), name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -190,6 +190,19 @@ def test_replies_that_were_read_can_be_passed_on_as_a_list() -> None:
         started(chosen, federation())
     chosen.as_list = True
     assert started(chosen, federation()).train_metrics_clientapp[2]["clients"] == 4
+
+
+def test_replies_can_be_counted_before_they_are_aggregated() -> None:
+    class Counting(Strategy):
+        counts: ClassVar[list[int]] = []
+
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            self.counts.append(len(replies))
+            return super().aggregate_train(server_round, replies)
+
+    result = started(Counting("craft", fraction_evaluate=0.0), federation())
+    assert Counting.counts == [4, 4]
+    assert result.train_metrics_clientapp[2]["clients"] == 4
 
 
 def test_a_round_that_a_subclass_rejects_did_not_happen() -> None:

@@ -49,7 +49,7 @@ def _grid(name: str, fault: Any) -> InProcessGrid:
 def test_a_bad_answer_to_who_are_you_ends_nothing(said: Any) -> None:
     grid = _grid("fedavg", _answering("query", said))
     trained = small.train("fedavg", rounds=4, grid=grid, fraction_train=0.5)
-    assert len(trained.post.session.result.train_metrics_clientapp) == 4
+    assert len(trained.state.result.train_metrics_clientapp) == 4
 
 
 @pytest.mark.parametrize("said", [None, {"loss-before": [1.0]}, {"loss-before": float("inf")}])
@@ -100,7 +100,7 @@ def test_the_name_of_a_client_online_cannot_be_taken(reply_is_good: bool, tmp_pa
     run_dir = tmp_path / "run"
     trained = small.train("fedavg", rounds=6, grid=grid, fraction_train=0.5, run_dir=run_dir)
     nodes = list(grid.contexts)
-    assert [trained.post.session.roster.client(node) for node in nodes] == [0, 1, 2, 3]
+    assert [trained.state.clients.client(node) for node in nodes] == [0, 1, 2, 3]
     refused = [r for row in small.tables(run_dir)["metrics"] for r in row["refused"]]
     assert refused
     assert {refusal["node"] for refusal in refused} == {str(nodes[1])}
@@ -257,5 +257,5 @@ def test_without_training_a_federation_only_evaluates(tmp_path: Path) -> None:
     trained = small.train(
         "fedavg", rounds=2, grid=grid, fraction_train=0.0, evaluate_every=1, run_dir=tmp_path
     )
-    assert len(trained.post.session.result.evaluate_metrics_clientapp) == 2
+    assert len(trained.state.result.evaluate_metrics_clientapp) == 2
     assert torch.equal(small.theta(trained), small.vector_of(small.arrays()))

@@ -155,9 +155,9 @@ def test_without_the_refused_the_round_is_that_of_the_others() -> None:
         small.app("fedavg"), small.CLIENTS, fault=small.corrupting(BAD, _nan, rounds=(1,))
     )
     refused = small.train("fedavg", rounds=1, grid=grid, reply="model")
-    rows = refused.post.session.intake.accepted
+    rows = refused.state.updates.accepted
     weights = torch.tensor([reply.weight for reply in rows])
-    matrix = refused.post.session.intake.sort()
+    matrix = refused.state.updates.sort()
     expected = small.vector_of(small.arrays()) - (weights / weights.sum()) @ matrix
     assert [reply.client for reply in rows] == [0, 2, 3]
     assert torch.allclose(small.theta(refused), expected, atol=1e-6)
@@ -220,7 +220,7 @@ def test_a_late_reply_enters_no_other_round(tmp_path) -> None:
     grid.push_messages = push
     late.start(grid, small.arrays(), 2, 0.3)
     assert list(grid.replies) == ["message-from-round-1"]
-    assert [reply.client for reply in late.post.session.intake.accepted] == [0, 1, 2, 3]
+    assert [reply.client for reply in late.state.updates.accepted] == [0, 1, 2, 3]
 
 
 def test_a_round_with_too_few_is_repeated_and_then_counts_once(tmp_path) -> None:

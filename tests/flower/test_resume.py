@@ -14,8 +14,8 @@ from flwr.app import ArrayRecord, Message
 from grids import InProcessGrid
 
 from fedcraft.errors import StateError
-from fedcraft.experiments.run import run
 from fedcraft.report.runs import load_runs
+from fedcraft.studies.run import run
 
 ROUNDS = 5
 
@@ -25,31 +25,31 @@ class PowerCut(Exception):
 
 
 class MortalGrid(InProcessGrid):
-    """Dies when it has sent so many letters; the clients have then done their work already."""
+    """Dies when it has sent ``limit`` messages; the clients have then done their work already."""
 
-    def __init__(self, *args: Any, letters: int, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, limit: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.letters = letters
+        self.limit = limit
 
     def push_messages(self, messages: list[Message]) -> list[str]:
         accepted = super().push_messages(messages)
-        if self.sent >= self.letters:
+        if self.sent >= self.limit:
             raise PowerCut
         return accepted
 
 
-def _interrupted(name: str, run_dir: Path, letters: int, app: Any, **options: Any) -> Any:
+def _interrupted(name: str, run_dir: Path, limit: int, app: Any, **options: Any) -> Any:
     """Train until the power goes, then again with everything new but the disk."""
-    doomed = MortalGrid(app, small.CLIENTS, letters=letters)
+    doomed = MortalGrid(app, small.CLIENTS, limit=limit)
     with pytest.raises(PowerCut):
         small.train(name, rounds=ROUNDS, grid=doomed, run_dir=run_dir, **options)
     survivors = InProcessGrid(app, small.CLIENTS, node_ids=[77, 5, 900, 13])
     return small.train(name, rounds=ROUNDS, grid=survivors, run_dir=run_dir, **options)
 
 
-@pytest.mark.parametrize("letters", [4, 11, 20])
+@pytest.mark.parametrize("limit", [4, 11, 20])
 @pytest.mark.parametrize("name", ["fedadam", "ditto+craft", "afl"])
-def test_killed_and_resumed_equals_uninterrupted(name: str, letters: int, tmp_path: Path) -> None:
+def test_killed_and_resumed_equals_uninterrupted(name: str, limit: int, tmp_path: Path) -> None:
     """Model, client states and tables, wherever in a round the power went."""
     whole = small.train(
         name,
@@ -58,20 +58,20 @@ def test_killed_and_resumed_equals_uninterrupted(name: str, letters: int, tmp_pa
         run_dir=tmp_path / "whole",
     )
     app = small.app(name, state_dir=tmp_path / "b")
-    resumed = _interrupted(name, tmp_path / "cut", letters, app)
+    resumed = _interrupted(name, tmp_path / "cut", limit, app)
     assert torch.equal(small.theta(resumed), small.theta(whole))
     assert small.tables(tmp_path / "cut") == small.tables(tmp_path / "whole")
-    histories = [s.post.session.result.train_metrics_clientapp for s in (resumed, whole)]
+    histories = [s.state.result.train_metrics_clientapp for s in (resumed, whole)]
     assert histories[0] == histories[1]
 
 
-@pytest.mark.parametrize("letters", [9, 14, 18])
+@pytest.mark.parametrize("limit", [9, 14, 18])
 def test_clients_go_back_with_a_server_that_saves_every_third_round(
-    letters: int, tmp_path: Path
+    limit: int, tmp_path: Path
 ) -> None:
     app = small.app("ditto", state_dir=tmp_path / "states")
     options = {"checkpoint_every": 3, "evaluate_every": 1, "fraction_evaluate": 0.0}
-    resumed = _interrupted("ditto", tmp_path / "run", letters, app, **options)
+    resumed = _interrupted("ditto", tmp_path / "run", limit, app, **options)
     assert torch.equal(small.theta(resumed), small.simulate("ditto", rounds=ROUNDS))
     last = small.tables(tmp_path / "run")["metrics"][-1]
     assert last["states_lost"] == []
@@ -90,7 +90,7 @@ def test_a_finished_run_returns_its_result_and_asks_nobody(tmp_path: Path) -> No
     grid = InProcessGrid(small.app(), small.CLIENTS)
     again = small.train(rounds=2, grid=grid, run_dir=tmp_path / "run", evaluate_every=1)
     assert grid.sent == 0
-    results = [s.post.session.result for s in (first, again)]
+    results = [s.state.result for s in (first, again)]
     assert results[0].evaluate_metrics_clientapp == results[1].evaluate_metrics_clientapp
     assert torch.equal(small.theta(first), small.theta(again))
 
@@ -187,7 +187,7 @@ def test_another_models_run_is_left_as_it_is(tmp_path: Path) -> None:
 
 def test_a_run_that_fails_says_so(tmp_path: Path) -> None:
     with pytest.raises(PowerCut):
-        small.train(run_dir=tmp_path, grid=MortalGrid(small.app(), small.CLIENTS, letters=5))
+        small.train(run_dir=tmp_path, grid=MortalGrid(small.app(), small.CLIENTS, limit=5))
     status = json.loads((tmp_path / "status.json").read_text())
     assert (status["state"], status["round"]) == ("failed", 1)
 

@@ -13,7 +13,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 from grids import InProcessGrid
 from torch import Tensor, nn
 
@@ -54,7 +54,7 @@ def test_ids_of_64_bits_stay_as_they_are(name: str, tmp_path: Path) -> None:
     trained = going_to(2)
     assert trained.certificate is not None
     assert trained.certificate.client_ids == tuple(sorted(ids))
-    assert trained.post.session.last == dict.fromkeys(ids, 2)
+    assert trained.state.last == dict.fromkeys(ids, 2)
     rows = [line.split(",") for line in (tmp_path / "clients.csv").read_text().splitlines()[1:]]
     for part in ("train", "test"):
         assert {row[1] for row in rows if row[2] == part} == set(map(str, ids))
@@ -70,7 +70,7 @@ def test_the_certificate_of_the_last_round_speaks_of_clients_not_of_nodes() -> N
 
 def test_a_server_without_the_model_groups_layers_by_name() -> None:
     named = small.train(model=None)
-    assert named.post.session.wire.layout.names == ("1", "3")
+    assert named.state.wire.layout.names == ("1", "3")
     assert torch.equal(small.theta(named), small.theta(small.train()))
 
 
@@ -92,7 +92,7 @@ def test_weights_by_no_key_count_all_clients_alike() -> None:
     equal, sized = (
         small.train("fedavg", rounds=1, weighted_by_key=k) for k in (None, "num-examples")
     )
-    rows = equal.post.session.intake.sort()
+    rows = equal.state.updates.sort()
     start = small.vector_of(small.arrays())
     assert torch.allclose(small.theta(equal), start - rows.mean(0), atol=1e-6)
     assert not torch.allclose(small.theta(sized), small.theta(equal), atol=1e-6)
@@ -178,7 +178,7 @@ def test_buffers_follow_their_policy_and_counters_stay(
     result = chosen.start(InProcessGrid(app, 2), ArrayRecord(module.state_dict()), 1, 5)
     assert result.arrays["1.running_mean"].numpy() == pytest.approx(expected)
     assert result.arrays["1.num_batches_tracked"].numpy() == 0
-    assert chosen.post.session.wire.layout.dimension == 3 * 2 + 2 + 2 + 2
+    assert chosen.state.wire.layout.dimension == 3 * 2 + 2 + 2 + 2
 
 
 def test_frozen_parameters_are_no_geometry_and_stay() -> None:
@@ -187,7 +187,7 @@ def test_frozen_parameters_are_no_geometry_and_stay() -> None:
     app = _statistics_app({"0.weight": np.ones((2, 3), np.float32)})
     chosen = Strategy("fedavg", model=module, fraction_evaluate=0)
     result = chosen.start(InProcessGrid(app, 2), ArrayRecord(module.state_dict()), 1, 5)
-    assert chosen.post.session.wire.layout.dimension == 2 + 4 + 2
+    assert chosen.state.wire.layout.dimension == 2 + 4 + 2
     assert np.array_equal(result.arrays["0.weight"].numpy(), module[0].weight.numpy())
 
 
@@ -207,7 +207,7 @@ def test_aggregating_before_anything_was_sent_is_an_error() -> None:
         ({"max_update_norm": float("nan")}, "max_update_norm: expected a number above 0"),
         ({"method": 0.5}, r"method: expected a name or a Method, found 0\.5"),
         ({"reply": "gradient"}, "reply: expected 'update' or 'model'"),
-        ({"method": "krafft"}, "did you mean 'craft'"),
+        ({"method": "krafft"}, "Did you mean 'craft'"),
         ({"bach_size": 20}, "bach_size: expected one of lr_decay"),
         ({"rounds": 20}, "rounds: expected one of lr_decay"),
     ],
@@ -217,9 +217,24 @@ def test_wrong_arguments_say_what_was_expected(options: dict, message: str) -> N
         Strategy(**options)
 
 
+def test_positional_arguments_of_flowers_fedavg_are_refused_with_the_way_to_give_them() -> None:
+    with pytest.raises(InputError, match=r"found 0\.5, 0\.25; give .* as in fraction_train=0\.5"):
+        Strategy(0.5, 0.25)
+
+
+def test_a_run_dir_that_a_wrapping_strategy_would_ignore_is_refused(tmp_path: Path) -> None:
+    inner = small.strategy("fedavg", run_dir=tmp_path)
+    wrapped = DifferentialPrivacyServerSideFixedClipping(inner, 0.0, 1.0, small.CLIENTS)
+    grid = InProcessGrid(small.app("fedavg"), small.CLIENTS)
+    with pytest.raises(InputError, match="run_dir: only this strategy's own start writes"):
+        wrapped.start(grid, small.arrays(), 1)
+
+
 def test_clipping_on_the_client_by_flowers_own_mod_takes_effect() -> None:
+    """On training alone: an evaluation's reply has no arrays for the mod to clip."""
     clip = LocalDpMod(clipping_norm=1e-3, sensitivity=0.0, epsilon=1.0, delta=1e-5)
     grid = InProcessGrid(small.app("fedavg", mods=[clip]), small.CLIENTS)
-    trained = small.train("fedavg", rounds=1, grid=grid, reply="model")
-    lengths = torch.linalg.vector_norm(trained.post.session.intake.sort(), dim=1)
+    trained = small.train("fedavg", rounds=1, grid=grid, reply="model", evaluate_every=1)
+    assert len(trained.state.scores) == small.CLIENTS
+    lengths = torch.linalg.vector_norm(trained.state.updates.sort(), dim=1)
     assert lengths == pytest.approx(torch.full((small.CLIENTS,), 1e-3), rel=1e-2)

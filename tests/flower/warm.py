@@ -24,7 +24,7 @@ COMMANDS = {
     "flwr-serverapp": "flwr.superlink.cli:flwr_serverapp",
     "flower-superexec": "flwr.supercore.cli:flower_superexec",
 }
-PRELOADED = ("fedcraft.flower", "fedcraft.engine.run", "sklearn.datasets")
+PRELOADED = ("fedcraft.flower", "fedcraft.engine.simulation", "sklearn.datasets")
 
 
 def install(folder: str, address: str) -> None:

@@ -230,7 +230,7 @@ def test_fedrep_refuses_a_model_of_one_layer() -> None:
         ("proximal", {"mu": -0.1}, "mu: expected"),
         ("proximal", {"nu": 0.1}, "'proximal'.*nu"),
         ("ditto", {"lam": float("nan")}, "lam: expected"),
-        ("ditto", {"inner": "plane"}, "did you mean 'plain'"),
+        ("ditto", {"inner": "plane"}, "Did you mean 'plain'"),
         ("perfedavg", {"variant": "second"}, "variant: expected"),
         ("perfedavg", {"delta": 0.0}, "delta: expected"),
         ("fedrep", {"head_epochs": -1}, "head_epochs: expected"),

@@ -151,7 +151,7 @@ def test_a_file_of_another_client_is_refused(tmp_path: Path) -> None:
     states.put(3, state(3, 0), 0)
     index = states.save()
     states.load({"4": index["3"]})
-    with pytest.raises(CheckpointError, match="expected a state of client 4, found '3'"):
+    with pytest.raises(CheckpointError, match="expected a state of client 4"):
         states.get(4)
 
 
@@ -176,11 +176,11 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_a_full_disk_is_named_and_leaves_no_half_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def half(tensors: object, path: Path, metadata: object) -> None:
-        path.write_bytes(b"half")
+    def full(source: Path, target: Path) -> None:
+        assert source.stat().st_size > 0
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedcraft.local.store.save_file", half)
+    monkeypatch.setattr("fedcraft.atomic.os.replace", full)
     states = ClientStates(tmp_path)
     states.put(1, state(1, 0), 0)
     with pytest.raises(CheckpointError, match=r"cannot be written: .*No space left"):

@@ -218,13 +218,13 @@ def test_other_spellings_are_understood(alias: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "overrides", "message"),
     [
-        ("fedavgg", {}, "unknown name 'fedavgg'; did you mean 'fedavg'"),
+        ("fedavgg", {}, "unknown name 'fedavgg'. Did you mean 'fedavg'"),
         ("zzz", {}, "unknown name 'zzz'. Known: fedavg, "),
         ("fedprox", {"local": {"mu": -1.0}}, "mu: expected"),
         ("fedprox", {"local": {"mu": "1"}}, "mu: expected a number, found '1'"),
         ("fedprox", {"local": {"nu": 1.0}}, "'proximal'.*nu"),
-        ("fedavg", {"aggregator": "kraft"}, "did you mean 'craft'"),
-        ("fedavg", {"server": {"name": "adamm"}}, "did you mean 'adam'"),
+        ("fedavg", {"aggregator": "kraft"}, "Did you mean 'craft'"),
+        ("fedavg", {"server": {"name": "adamm"}}, "Did you mean 'adam'"),
         ("fedavg", {"server": {"lr": 0.5}}, "the server's rate is server_lr"),
         ("fedavg", {"server_lr": -1.0}, "lr: expected"),
         ("fedavg", {"client_lr": -1.0}, "client_lr: expected"),

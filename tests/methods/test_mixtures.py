@@ -17,7 +17,7 @@ from fedcraft.aggregators import Aggregator, Outcome
 
 
 class First(Aggregator):
-    def _direction(self, cohort):
+    def direction(self, cohort):
         return Outcome(cohort.matrix[0].clone())
 
 

@@ -210,7 +210,7 @@ def test_a_foreign_state_is_refused():
         ("adam", {"beta2": 1.0}, "beta2"),
         ("adam", {"bias_correction": "torch"}, "bias_correction"),
         ("yogi", {"beta2": -1.0}, "beta2"),
-        ("adan", {}, "did you mean 'adam'"),
+        ("adan", {}, "Did you mean 'adam'"),
         ("nonsense", {}, "Known"),
     ],
 )

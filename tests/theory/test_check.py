@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcraft.theory import LogisticProblem, Report, check, random_logistic
+from fedcraft.theory import LogisticProblem, Report, check, layerwise_bound, random_logistic
 from fedcraft.theory.statements import claims
 from fedcraft.theory.study import MODES, random_instance
 from fedcraft.theory.trajectory import local_work
@@ -60,6 +60,48 @@ def test_local_work_is_gradient_descent(problem: LogisticProblem) -> None:
     assert work.update == pytest.approx(theta - local)
     assert 0 < work.curviest <= problem.smoothness
     assert work.block_curviest == pytest.approx([work.curviest])
+
+
+def claim_of(report: Report, name: str) -> Any:
+    (claim,) = (claim for claim in claims(report.measured) if claim.name == name)
+    return claim
+
+
+def test_the_theorems_left_side_is_the_mean_of_the_squares(problem: LogisticProblem) -> None:
+    report = run(problem, layers=[4, 5])
+    norms = np.linalg.norm(report.measured.gradient, axis=1)
+    assert np.ptp(norms) > 0.1 * norms.mean()  # so that the squared mean is another number
+    for name in ("convergence", "layerwise"):
+        assert report[name].left == pytest.approx(np.mean(norms**2), rel=1e-12)
+    assert report["average_norm"].left == pytest.approx(np.mean(norms), rel=1e-12)
+
+
+def test_drift_is_held_against_its_lemma_with_the_smoothness_of_the_layer(
+    problem: LogisticProblem,
+) -> None:
+    report = run(problem, layers=[4, 5])
+    steps, known = np.array([1, 3, 5]), report.constants
+    limits = known.gradient_bound / 2 * 0.1**2 * steps * (steps - 1)
+    whole, layers = claim_of(report, "drift"), claim_of(report, "block_drift")
+    assert whole.right == pytest.approx(known.smoothness * limits)
+    assert min(known.smoothness / np.array(known.block_smoothness)) > 1.05
+    assert layers.right == pytest.approx(np.outer(limits, known.block_smoothness))
+
+
+def test_residuals_by_layer_have_the_smoothness_of_the_layer(problem: LogisticProblem) -> None:
+    report = run(problem, layers=[2, 7])
+    it, known = report.measured, report.constants
+    missed = np.abs(it.block_deviations) @ problem.weights  # (T, Q)
+    reach = known.gradient_bound * (1 + np.array(known.block_smoothness) / 2 * 0.1 * 4)
+    bound = layerwise_bound(
+        known,
+        float(it.run.values[0]),
+        eta_l=0.1,
+        eta_g=0.2,
+        rounds=12,
+        mean_residual=float((missed @ reach).mean()),
+    )
+    assert report["layer_residual"].right == pytest.approx(bound.total)
 
 
 def test_exact_statements_apply_to_the_whole_vector(problem: LogisticProblem) -> None:

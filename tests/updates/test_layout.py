@@ -128,7 +128,7 @@ def test_updates_from_modules_state_dicts_and_files_are_the_same_rows(tmp_path):
     expected = layout.flatten(server.state_dict()) - layout.flatten(clients[0].state_dict())
     assert torch.equal(rows.matrix[0], expected)
     step = fedcraft.aggregator("craft").aggregate(rows)
-    assert step.certificate.layers == layout.names
+    assert step.certificate.layers.names == layout.names
 
 
 def test_buffers_are_averaged_or_kept_and_counters_are_never_averaged():

@@ -11,7 +11,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train for the configured number of rounds, or go on with a run that was cut short."""
+    """Train for the configured number of rounds, or resume an interrupted run."""
     config = context.run_config
     start = model(context)
     strategy = Strategy(

@@ -1,4 +1,4 @@
-"""What server and clients share: the model, and how the digits are dealt out."""
+"""The model and the split of the digits, which server and clients share."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from fedcraft.models import build
 
 
 @cache
-def deal(clients: int, alpha: float, seed: int) -> Federation:
-    """Deal the digits out by a Dirichlet split that the seed fixes.
+def split(clients: int, alpha: float, seed: int) -> Federation:
+    """Split the digits among clients by a Dirichlet split that the seed fixes.
 
-    Stands in for what a real client has: data of its own, which nobody deals out.
+    It stands in for real clients, which have their own data.
     """
     return federate(load("digits"), "dirichlet", clients, alpha=alpha, seed=seed)
 
@@ -23,11 +23,11 @@ def deal(clients: int, alpha: float, seed: int) -> Federation:
 def federation(context: Context) -> Federation:
     """Return the split that the run's config describes."""
     config = context.run_config
-    return deal(int(config["clients"]), float(config["alpha"]), int(config["seed"]))
+    return split(int(config["clients"]), float(config["alpha"]), int(config["seed"]))
 
 
 def model(context: Context) -> nn.Module:
-    """Return a freshly initialised classifier, the same for everybody."""
+    """Return a freshly initialised classifier, the same for all."""
     return build("mlp", input_shape=(64,), classes=10, seed=int(context.run_config["seed"]))
 
 

@@ -26,7 +26,7 @@ __all__ = [
 RULES: dict[str, str] = {
     "afl": "fedcraft.aggregators.afl:AFL",
     "average": "fedcraft.aggregators.average:Average",
-    "config": "fedcraft.aggregators.config:ConFIG",
+    "config": "fedcraft.aggregators.config_rule:ConFIG",
     "craft": "fedcraft.aggregators.craft:Craft",
     "fedfv": "fedcraft.aggregators.fedfv:FedFV",
     "fedlf": "fedcraft.aggregators.fedlf:FedLF",

@@ -11,10 +11,8 @@ from torch import Tensor
 from fedcraft.aggregators.base import Aggregator, Outcome, State
 from fedcraft.aggregators.cohort import Cohort
 from fedcraft.errors import InputError, require
-from fedcraft.linalg import project_simplex
+from fedcraft.linalg import project_simplex, shares
 from fedcraft.updates import ClientId
-
-__all__ = ["AFL", "IterateAverage"]
 
 
 class AFL(Aggregator):
@@ -63,26 +61,23 @@ class AFL(Aggregator):
     @property
     def mixture(self) -> dict[ClientId, float]:
         """lambda by client (by position with that indexing)."""
-        weights = self._memory.get("lambda", torch.empty(0))
-        return dict(zip(self._memory.get("clients", []), weights.tolist(), strict=True))
+        weights = self.memory.get("lambda", torch.empty(0))
+        return dict(zip(self.memory.get("clients", []), weights.tolist(), strict=True))
 
-    def _direction(self, cohort: Cohort) -> Outcome:
+    def direction(self, cohort: Cohort) -> Outcome:
         known, weights = self._grown(self._names(cohort))
         place = {client: index for index, client in enumerate(known)}
         rows = torch.tensor([place[client] for client in self._names(cohort)])
-        shares = weights[rows]
-        total = shares.sum()
-        shares = shares / total if total > 0 else torch.full_like(shares, 1 / cohort.size)
         climbed = weights.index_add(0, rows, self.gamma * cast(Tensor, cohort.losses))
-        self._memory = {"clients": known, "lambda": project_simplex(climbed)}
-        return Outcome(cohort.combine(shares))
+        self.memory = {"clients": known, "lambda": project_simplex(climbed)}
+        return Outcome(cohort.combine(shares(weights[rows])))
 
     def _names(self, cohort: Cohort) -> Sequence[ClientId]:
         return range(cohort.size) if self.indexing == "position" else cohort.client_ids
 
     def _grown(self, names: Sequence[ClientId]) -> tuple[list[ClientId], Tensor]:
         """Return all clients known by now with their lambda, those of ``names`` among them."""
-        known: list[ClientId] = self._memory.get("clients", list(range(self.clients or 0)))
+        known: list[ClientId] = self.memory.get("clients", list(range(self.clients or 0)))
         places = set(known)
         new = [client for client in names if client not in places]
         if new and self.clients is not None:
@@ -91,7 +86,7 @@ class AFL(Aggregator):
             )
         total = len(known) + len(new)
         uniform = torch.full((total,), 1 / total, dtype=torch.float64)
-        old = self._memory.get("lambda")
+        old = self.memory.get("lambda")
         if old is None:
             return known + new, uniform
         return known + new, torch.cat([old * (len(known) / total), uniform[len(known) :]])

@@ -10,8 +10,6 @@ from fedcraft.aggregators.base import Aggregator, Outcome
 from fedcraft.aggregators.cohort import Cohort
 from fedcraft.errors import require
 
-__all__ = ["Average"]
-
 
 class Average(Aggregator):
     """g_t = sum_i rho_i g_i with rho_i = n_i / sum_j n_j over the participants (section 3.1).
@@ -24,6 +22,6 @@ class Average(Aggregator):
         require(weighting in ("data", "uniform"), "weighting", "'data' or 'uniform'", weighting)
         self.weighting = weighting
 
-    def _direction(self, cohort: Cohort) -> Outcome:
+    def direction(self, cohort: Cohort) -> Outcome:
         uniform = torch.full_like(cohort.weights, 1 / cohort.size)
         return Outcome(cohort.combine(cohort.weights if self.weighting == "data" else uniform))

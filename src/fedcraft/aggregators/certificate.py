@@ -1,242 +1,255 @@
-"""The certificate of a round: what the step did to every client, layer by layer."""
+"""The certificate of a round: what the step did to every client, by layer and on the whole."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedcraft.aggregators.cohort import Cohort
+from fedcraft.linalg import Projection, rounding
 from fedcraft.updates import ClientId
-
-__all__ = ["MEASURABLE", "Certificate", "Correction", "certify"]
 
 MEASURABLE = 1e-6
 """The shortest row that has a direction; CRAFT's default tau."""
 
 _WHOLE = "all"
-_ROUNDINGS = 16  # a product this many eps times its factors below zero is not rounding
 
 
-@dataclass(frozen=True)
-class Correction:
-    """What a projecting rule knows beyond its direction (CRAFT, ConFIG).
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """The step g and the clients' updates, in one layer or in the whole model."""
 
-    One row for every layer; a single one where the rule projects the whole vector.
+    name: str
+    alignment: Tensor  # (m,): <u_i, g> with the unit update u_i; 0 for a zero row
+    cosine: Tensor  # (m,): alignment / ||g||
+    active: Tensor  # (m,) bool: long enough to have a direction
+    conflicts_average: int  # active clients that the plain weighted average goes against
+    conflicts_reference: int  # those that the reference goes against
+    conflicts_after: int  # those that the step goes against
+    residual: float  # ||U g - rho|| over the active clients
+    rank: int  # independent constraints
+    correction_norm: float  # ||Delta||
+    update_norm: float  # ||g||
+
+    def row(self) -> dict[str, Any]:
+        """Return plain values for a table; cosines are those of the active clients, if any."""
+        cosine = self.cosine[self.active] if bool(self.active.any()) else self.cosine
+        return {
+            "layer": self.name,
+            "min_cosine": float(cosine.min()),
+            "mean_cosine": float(cosine.mean()),
+            "conflicts_average": self.conflicts_average,
+            "conflicts_reference": self.conflicts_reference,
+            "conflicts_after": self.conflicts_after,
+            "residual": self.residual,
+            "rank": self.rank,
+            "active": int(self.active.sum()),
+            "correction_norm": self.correction_norm,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class LayerMeasurements:
+    """The fields of ``Measurement`` for all layers: one more axis, of length Q, in front.
+
+    ``layers["fc1"]`` and ``layers[0]`` give one layer; iterating gives all of them.
     """
 
-    targets: Tensor  # (Q, m): rho-bar, 0 for inactive rows
-    active: Tensor  # (Q, m) bool
-    rank: Tensor  # (Q,) int
-    norm: Tensor  # (Q,): ||Delta^q||
-    one_sided: bool = False
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """Alignment of the step g with every client, by layer (Q rows) and for the whole model.
-
-    ``alignment[q, i]`` is <u_i^q, g^q> with the unit update u_i; ``cosine`` divides by ||g^q||.
-    A client is in conflict when <g_i, g> < 0 (section 3.2), unless its update is too short to have
-    a direction: a layer counts the rows of the numerical active set (appendix B.3), the whole model
-    those ``judged``: active in some layer, or not shorter than 1e-6 in all. "< 0" means a
-    cosine below -``rounding``, 16 eps of the updates' dtype: a product that should vanish has a
-    sign too. Zero rows have alignment 0.
-
-    ``residual`` ||U g - rho||, ``rank`` and ``correction_norm`` tell how a projecting rule met its
-    targets. A rule that projects the whole vector has no targets by layer: its layers have rank 0
-    and NaN for the rest, and only the ``overall_...`` numbers are measured. All are zero for rules
-    that have no targets.
-    """
-
-    client_ids: tuple[ClientId, ...]
-    layers: tuple[str, ...]
+    names: tuple[str, ...]
     alignment: Tensor
     cosine: Tensor
-    overall_alignment: Tensor
-    overall_cosine: Tensor
+    active: Tensor
     conflicts_average: Tensor
     conflicts_reference: Tensor
     conflicts_after: Tensor
-    overall_conflicts_average: int
-    overall_conflicts_reference: int
-    overall_conflicts_after: int
-    active: Tensor
-    judged: Tensor
     residual: Tensor
     rank: Tensor
     correction_norm: Tensor
-    overall_residual: float
-    overall_rank: int
-    overall_correction_norm: float
-    update_norm: float
+    update_norm: Tensor
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __iter__(self) -> Iterator[Measurement]:
+        return (self[index] for index in range(len(self)))
+
+    def __getitem__(self, layer: int | str) -> Measurement:
+        index = self.names.index(layer) if isinstance(layer, str) else layer
+        stacked = (getattr(self, field.name)[index] for field in fields(self)[1:])
+        return Measurement(self.names[index], *(x if x.ndim else x.item() for x in stacked))
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """What the step g does to every client: ``layers`` by layer, ``whole`` for the whole model.
+
+    A client is in conflict when <g_i, g> < 0 (section 3.2), unless its update is too short to have
+    a direction: a layer counts the rows of its numerical active set (appendix B.3), the whole model
+    those that are active in some layer or not shorter than 1e-6 in all. "< 0" means a cosine below
+    -``rounding``, 16 eps of the updates' dtype: a product that should vanish has a sign too.
+
+    ``residual``, ``rank`` and ``correction_norm`` show how a projecting rule met its targets. A
+    rule that projects the whole vector has no targets by layer: its layers have rank 0 and NaN for
+    the rest. All are zero for rules that have no targets.
+    """
+
+    client_ids: tuple[ClientId, ...]
+    layers: LayerMeasurements
+    whole: Measurement
     dropped: tuple[ClientId, ...] = ()
     rounding: float = 0.0
 
     @property
     def conflict_free(self) -> bool:
         """True when no client is in conflict with the whole step."""
-        return self.overall_conflicts_after == 0
+        return self.whole.conflicts_after == 0
+
+    @property
+    def alignment(self) -> Tensor:
+        """<u_i^q, g^q> for every layer and client, (Q, m)."""
+        return self.layers.alignment
 
     def conflicting_clients(self) -> tuple[ClientId, ...]:
         """Name the clients whose update points against the whole step."""
-        against = (self.overall_cosine < -self.rounding) & self.judged
+        against = (self.whole.cosine < -self.rounding) & self.whole.active
         return tuple(self.client_ids[i] for i in torch.nonzero(against).flatten().tolist())
 
+    def conflicts(self) -> dict[str, int]:
+        """Count the clients that the average, the reference and the step go against."""
+        whole = self.whole
+        counts = (whole.conflicts_average, whole.conflicts_reference, whole.conflicts_after)
+        return dict(zip(("average", "reference", "after"), counts, strict=True))
+
     def rows(self) -> list[dict[str, Any]]:
-        """One plain dictionary per layer and one, ``all``, for the whole model, for a table.
+        """Return one plain dictionary per layer and one, ``all``, for the whole model.
 
-        A single layer is the whole model and has no row beside it. Among several, one that is
-        called ``all`` itself (a module's own parameters) goes by ``layer all``.
+        A single layer is the whole model and has no row beside it. Among several, a layer that is
+        itself called ``all`` (a module's own parameters) appears as ``layer all``.
         """
-        names = [f"layer {name}" if name == _WHOLE else name for name in self.layers]
-        layers = [self._row(index, name) for index, name in enumerate(names)]
-        return [*(layers if len(layers) > 1 else []), self._overall_row()]
+        layers = [layer.row() for layer in self.layers] if len(self.layers) > 1 else []
+        for row in layers:
+            row["layer"] = f"layer {_WHOLE}" if row["layer"] == _WHOLE else row["layer"]
+        return [*layers, self.whole.row()]
 
-    def _row(self, index: int, name: str) -> dict[str, Any]:
-        active = self.active[index]
-        cosine = _of_the_active(self.cosine[index], active)
-        return {
-            "layer": name,
-            "min_cosine": float(cosine.min()),
-            "mean_cosine": float(cosine.mean()),
-            "conflicts_average": int(self.conflicts_average[index]),
-            "conflicts_reference": int(self.conflicts_reference[index]),
-            "conflicts_after": int(self.conflicts_after[index]),
-            "residual": float(self.residual[index]),
-            "rank": int(self.rank[index]),
-            "active": int(active.sum()),
-            "correction_norm": float(self.correction_norm[index]),
-        }
+    def __repr__(self) -> str:
+        return "\n".join([self._headline(), *_table(self.rows())])
 
-    def _overall_row(self) -> dict[str, Any]:
-        cosine = _of_the_active(self.overall_cosine, self.judged)
-        return {
-            "layer": _WHOLE,
-            "min_cosine": float(cosine.min()),
-            "mean_cosine": float(cosine.mean()),
-            "conflicts_average": self.overall_conflicts_average,
-            "conflicts_reference": self.overall_conflicts_reference,
-            "conflicts_after": self.overall_conflicts_after,
-            "residual": self.overall_residual,
-            "rank": self.overall_rank,
-            "active": int(self.judged.sum()),
-            "correction_norm": self.overall_correction_norm,
-        }
+    def _headline(self) -> str:
+        against = ", ".join(map(str, self.conflicting_clients()))
+        verdict = f"against {against}" if against else "no conflicts"
+        dropped = f", {len(self.dropped)} dropped" if self.dropped else ""
+        length = f"||g|| = {self.whole.update_norm:.4g}"
+        return f"Certificate of {len(self.client_ids)} clients{dropped}: {verdict}; {length}"
+
+
+def _table(rows: list[dict[str, Any]]) -> Iterator[str]:
+    width = max(len(row["layer"]) for row in rows)
+    yield (
+        f"{'layer':{width}}  cosine min, mean  conflicts average, reference, after  "
+        "residual  rank of active  correction"
+    )
+    for row in rows:
+        counts = (row[f"conflicts_{of}"] for of in ("average", "reference", "after"))
+        yield (
+            f"{row['layer']:{width}}  {row['min_cosine']:+10.3f} {row['mean_cosine']:+6.3f}"
+            f"  {'{:17d} {:10d} {:6d}'.format(*counts)}"
+            f"  {row['residual']:8.2g}  {row['rank']:4d} {row['active']:9d}"
+            f"  {row['correction_norm']:10.3g}"
+        )
 
 
 def certify(
     cohort: Cohort,
     dots: Tensor,
-    square_lengths: Tensor,
+    squares: Tensor,
     *,
     reference_dots: Tensor | None = None,
-    correction: Correction | None = None,
+    projection: Projection | None = None,
 ) -> Certificate:
     """Build a certificate from <x_i^q, g^q> (Q, m) and ||g^q||^2 (Q,).
 
     ``reference_dots`` (Q, m) are products with a reference whose layers have length one.
     """
-    layer_norms = cohort.square_norms.sqrt()
-    alignment = _safe_divide(dots, layer_norms)
-    overall = _safe_divide(dots.sum(0), cohort.square_norms.sum(0).sqrt())
-    length = float(square_lengths.sum().sqrt())
+    norms = cohort.square_norms.sqrt()
+    active = _active(norms, projection)
+    whole_norms = cohort.square_norms.sum(0).sqrt()
+    whole_active = active.any(dim=0) | (whole_norms >= MEASURABLE)
     # The average is a rounded sum: its products are as rough as those with its longest term.
-    average, terms = cohort.average_dots(), (layer_norms @ cohort.weights).square()
-    reference = torch.zeros_like(dots) if reference_dots is None else reference_dots
-    active = _active(layer_norms, correction)
-    rounding = _ROUNDINGS * torch.finfo(cohort.matrix.dtype).eps
-    judged = active.any(dim=0) | (cohort.square_norms.sum(0).sqrt() >= MEASURABLE)
-    judge = _Judge(cohort.square_norms, active, judged, rounding)
-    before, overall_before = judge.conflicts(average, terms)
-    start, overall_start = judge.conflicts(reference, torch.ones_like(square_lengths))
-    after, overall_after = judge.conflicts(dots, square_lengths)
+    average = (cohort.average_dots(), (norms @ cohort.weights).square())
+    start = torch.zeros_like(dots) if reference_dots is None else reference_dots
+    reference = (start, torch.ones_like(squares))
+    vectors = {"average": average, "reference": reference, "after": (dots, squares)}
+    sums = {name: (products.sum(0), square.sum()) for name, (products, square) in vectors.items()}
+    below = rounding(cohort.dtype)
+    layers = _measure(norms, active, vectors, below)
+    whole: dict[str, Any] = _measure(whole_norms, whole_active, sums, below)
+    fits = _fits(layers["alignment"], whole["alignment"], projection)
+    whole |= {name: value.item() for name, value in whole.items() if value.ndim == 0}
     return Certificate(
         client_ids=cohort.client_ids,
-        layers=cohort.layout.names,
-        alignment=alignment,
-        cosine=_safe_divide(alignment, square_lengths.sqrt().unsqueeze(-1)),
-        overall_alignment=overall,
-        overall_cosine=_safe_divide(overall, torch.as_tensor(length, dtype=overall.dtype)),
-        conflicts_average=before,
-        conflicts_reference=start,
-        conflicts_after=after,
-        overall_conflicts_average=overall_before,
-        overall_conflicts_reference=overall_start,
-        overall_conflicts_after=overall_after,
-        active=active,
-        judged=judged,
-        **vars(_fit(alignment, overall, correction)),
-        update_norm=length,
+        layers=LayerMeasurements(cohort.layout.names, **layers, **fits[0]),
+        whole=Measurement(_WHOLE, **whole, **fits[1]),
         dropped=cohort.dropped,
-        rounding=rounding,
+        rounding=below,
     )
 
 
-@dataclass(frozen=True)
-class _Judge:
-    """Counts the clients that a vector goes against by more than rounding."""
-
-    squares: Tensor  # (Q, m): ||x_i^q||^2
-    active: Tensor  # (Q, m) bool
-    judged: Tensor  # (m,) bool
-    rounding: float
-
-    def conflicts(self, dots: Tensor, square_lengths: Tensor) -> tuple[Tensor, int]:
-        """Count by layer and for the whole model, given <x_i^q, v^q> and ||v^q||^2."""
-        layers = self._against(dots, self.squares, square_lengths.unsqueeze(-1)) & self.active
-        whole = self._against(dots.sum(0), self.squares.sum(0), square_lengths.sum())
-        return layers.sum(-1), int((whole & self.judged).sum())
-
-    def _against(self, dots: Tensor, squares: Tensor, square_length: Tensor) -> Tensor:
-        return dots < -self.rounding * squares.sqrt() * square_length.sqrt()
-
-
-def _of_the_active(values: Tensor, active: Tensor) -> Tensor:
-    return values[active] if bool(active.any()) else values
+def _measure(
+    norms: Tensor, active: Tensor, vectors: dict[str, tuple[Tensor, Tensor]], below: float
+) -> dict[str, Tensor]:
+    """Return fields of a measurement from ||x_i||, and <x_i, v>, ||v||^2 of the three vectors."""
+    dots, square = vectors["after"]
+    alignment, length = _safe_divide(dots, norms), square.sqrt()
+    found = {
+        "alignment": alignment,
+        "cosine": _safe_divide(alignment, length.unsqueeze(-1)),
+        "active": active,
+        "update_norm": length,
+    }
+    for name, (products, square_length) in vectors.items():
+        against = products < -below * norms * square_length.sqrt().unsqueeze(-1)
+        found[f"conflicts_{name}"] = (against & active).sum(-1)
+    return found
 
 
-@dataclass(frozen=True)
-class _Fit:
-    """How a rule met its targets, by layer (Q,) and on the whole: fields of the certificate."""
-
-    residual: Tensor
-    rank: Tensor
-    correction_norm: Tensor
-    overall_residual: float = 0.0
-    overall_rank: int = 0
-    overall_correction_norm: float = 0.0
-
-
-def _fit(alignment: Tensor, overall: Tensor, correction: Correction | None) -> _Fit:
+def _fits(
+    alignment: Tensor, whole: Tensor, projection: Projection | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return how a rule met its targets: fields by layer (Q,) and for the whole model."""
     nothing = alignment.new_zeros(len(alignment))
     unranked = nothing.to(torch.int64)
-    if correction is None:
-        return _Fit(nothing, unranked, nothing)
-    by_layer = len(correction.rank) == len(alignment)
-    residual = _residual(alignment if by_layer else overall.unsqueeze(0), correction)
-    whole = (
+    if projection is None:
+        return _fit(nothing, unranked, nothing), _fit(0.0, 0, 0.0)
+    by_layer = len(projection.rank) == len(alignment)
+    residual = _residual(alignment if by_layer else whole.unsqueeze(0), projection)
+    summed = _fit(
         float(torch.linalg.vector_norm(residual)),
-        int(correction.rank.sum()),
-        float(torch.linalg.vector_norm(correction.norm)),
+        int(projection.rank.sum()),
+        float(torch.linalg.vector_norm(projection.norm)),
     )
     if by_layer:
-        return _Fit(residual, correction.rank, correction.norm, *whole)
+        return _fit(residual, projection.rank, projection.norm), summed
     unmeasured = torch.full_like(nothing, torch.nan)
-    return _Fit(unmeasured, unranked, unmeasured, *whole)
+    return _fit(unmeasured, unranked, unmeasured), summed
 
 
-def _active(layer_norms: Tensor, correction: Correction | None) -> Tensor:
-    if correction is not None and correction.active.shape == layer_norms.shape:
-        return correction.active
-    return layer_norms >= MEASURABLE
+def _fit(residual: Any, rank: Any, correction_norm: Any) -> dict[str, Any]:
+    return {"residual": residual, "rank": rank, "correction_norm": correction_norm}
 
 
-def _residual(alignment: Tensor, correction: Correction) -> Tensor:
-    gap = (alignment - correction.targets) * correction.active
-    if correction.one_sided:
+def _active(norms: Tensor, projection: Projection | None) -> Tensor:
+    if projection is not None and projection.active.shape == norms.shape:
+        return projection.active
+    return norms >= MEASURABLE
+
+
+def _residual(alignment: Tensor, projection: Projection) -> Tensor:
+    gap = (alignment - projection.targets) * projection.active
+    if projection.one_sided:
         gap = gap.clamp(max=0)
     norms: Tensor = torch.linalg.vector_norm(gap, dim=-1)
     return norms

@@ -1,128 +1,169 @@
-"""Directions that are combinations of the round's updates, and perhaps of earlier ones."""
+"""Directions kept as coefficients on the round's updates, and multiplied out with care.
+
+Where terms cancel, neither a float32 sum nor products made of Gram matrices have digits left. This
+module finds such layers, sums them in float64 and measures the products on the result.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from fedcraft.aggregators.base import Outcome
-from fedcraft.aggregators.cohort import Cohort, Vector
-from fedcraft.linalg import block_grams
-
-__all__ = ["Combination", "earlier_part", "joint_grams", "precise_joint_gram", "uniform_mean"]
+from fedcraft.aggregators.cohort import Cohort, Vector, in_memory
+from fedcraft.linalg import WIDEST, Constraint, Projection, apply, cancels, project
 
 
-_CANCELLING = 100  # times shorter than its terms: two of float32's seven digits
+@dataclass(frozen=True)
+class Offset:
+    """s[q] b^q for every layer q: a vector that is not one of the round's updates; perhaps zero."""
+
+    cohort: Cohort
+    vector: Vector | None  # b; None for zero
+    scale: Tensor  # (Q,): s
+    lengths: Tensor  # (Q,): ||b^q||
+
+    @classmethod
+    def of(cls, cohort: Cohort, vector: Vector | None = None) -> Offset:
+        """Take a vector as it is, or zero."""
+        ones = torch.ones(len(cohort.layout), dtype=torch.float64)
+        lengths = torch.zeros_like(ones) if vector is None else cohort.lengths(vector)
+        return cls(cohort, vector, ones, lengths)
+
+    @cached_property
+    def dots(self) -> Tensor:
+        """<x_i^q, s b^q>, (Q, m)."""
+        if self.vector is None:
+            return torch.zeros(len(self.scale), self.cohort.size, dtype=torch.float64)
+        return self.scale.unsqueeze(-1) * self.cohort.dots(self.vector)
+
+    @property
+    def squares(self) -> Tensor:
+        """||s b^q||^2, (Q,)."""
+        return (self.scale * self.lengths).square()
+
+    def __add__(self, correction: Combination) -> Combination:
+        return replace(correction, offset=self, share=correction.share + 1)
 
 
 @dataclass(frozen=True)
 class Combination:
-    """g^q = sum_i c[q, i] g_i^q + rest^q; one row of coefficients serves for all layers."""
+    """g^q = sum_i c[q, i] x_i^q + share[q] offset^q + vectors[q] for every layer q."""
 
     cohort: Cohort
-    coefficients: Tensor
-    rest: Tensor | None = None  # what earlier uploads add, in memory
+    coefficients: Tensor  # (Q, m), or (m,) for all layers alike
+    offset: Offset
+    share: Tensor  # (Q,)
+    vectors: dict[int, Tensor] = field(default_factory=dict)  # float64, in memory
+    careful: Tensor | None = None  # (Q,) bool; None: the layers where terms cancel
+
+    @classmethod
+    def of(cls, cohort: Cohort, coefficients: Tensor, rest: Vector | None = None) -> Combination:
+        """sum_i c[q, i] x_i^q, plus the rest as it is."""
+        offset = Offset.of(cohort, rest)
+        return cls(cohort, coefficients, offset, torch.ones_like(offset.scale))
 
     def vector(self, factor: float = 1.0) -> Vector:
         """Multiply out ``factor`` times g, in O(m d); in float64 where float32 would lose it."""
-        scale = torch.full((len(self.cohort.layout),), factor, dtype=torch.float64)
-        vector = self.cohort.combine(factor * self.coefficients, self.rest, scale)
-        if self.cohort.in_memory:  # on disk ``combine`` does it
-            for layer in self._cancelling:
-                vector[self.cohort.layout.slices[layer]] = factor * self._precise(layer)
+        vector = self.cohort.combine(
+            self.coefficients,
+            self.offset.vector,
+            self.offset.scale * self.share,
+            factor=factor,
+            precise=[layer for layer in self._careful if layer not in self.vectors],
+        )
+        for layer, part in self.vectors.items():
+            block = in_memory(vector)[self.cohort.layout.slices[layer]]
+            block += factor * part.to(block.device)
         return vector
 
     def dots(self) -> Tensor:
-        """<g_i^q, g^q> by layer and client, from the Gram matrices where they can tell."""
+        """<x_i^q, g^q>, (Q, m): from the Gram matrices where they have the digits."""
         dots = self._rough_dots.clone()
-        if self._cancelling:
-            vector = self.vector()
-            for layer in self._cancelling:
-                dots[layer] = self.cohort.layer_dots(layer, vector)
+        for layer in self._careful:
+            dots[layer] = self.cohort.precise_dots(layer, self._vector)
         return dots
+
+    def squares(self) -> Tensor:
+        """||g^q||^2, (Q,): likewise."""
+        squares = self._rough_squares.clone()
+        for layer in self._careful:
+            squares[layer] = self.cohort.precise_length(layer, self._vector) ** 2
+        return squares
+
+    def length(self) -> float:
+        """||g||, measured on the vector itself: no digits are lost where terms cancel."""
+        return float(torch.linalg.vector_norm(self.cohort.lengths(self._vector)))
+
+    @cached_property
+    def _vector(self) -> Vector:
+        return self.vector()
 
     @property
     def _rows(self) -> Tensor:
         return self.coefficients.expand(len(self.cohort.layout), -1)
 
     @cached_property
-    def _rest_dots(self) -> Tensor:
-        return torch.zeros(()) if self.rest is None else self.cohort.dots(self.rest)
+    def _offset_dots(self) -> Tensor:
+        return self.offset.dots * self.share.unsqueeze(-1)
 
     @cached_property
     def _rough_dots(self) -> Tensor:
-        return (self.cohort.grams @ self._rows.unsqueeze(-1)).squeeze(-1) + self._rest_dots
+        return apply(self.cohort.grams, self._rows) + self._offset_dots
 
     @cached_property
-    def _cancelling(self) -> list[int]:
-        """The layers where g is so short beside its terms that float32 would lose it."""
-        if self.cohort.matrix.dtype == torch.float64:
+    def _rough_squares(self) -> Tensor:
+        """<sum_i c_i x_i + b, g> by layer, from products that are known already."""
+        along = (self._rows * self.offset.dots).sum(-1) + self.share * self.offset.squares
+        return ((self._rows * self._rough_dots).sum(-1) + self.share * along).clamp(min=0)
+
+    @cached_property
+    def _careful(self) -> list[int]:
+        if self.careful is not None:
+            return torch.nonzero(self.careful).flatten().tolist()
+        if self.cohort.dtype == torch.float64:
             return []
         terms = (self._rows.abs() * self.cohort.square_norms.sqrt()).sum(-1)
-        squares = (self._rows * (self._rough_dots + self._rest_dots)).sum(-1)
-        if self.rest is not None:
-            lengths = self.cohort.lengths(self.rest)
-            terms, squares = terms + lengths, squares + lengths.square()
-        short = terms > _CANCELLING * squares.clamp(min=0).sqrt()
-        return torch.nonzero(short).flatten().tolist()
-
-    def _precise(self, layer: int) -> Tensor:
-        part = self.cohort.block(layer).T @ self._rows[layer]
-        if self.rest is None:
-            return part
-        return part + self.rest[self.cohort.layout.slices[layer]].to(part)
-
-    def length(self) -> float:
-        """||g||, measured on the vector itself: no digits are lost where terms cancel."""
-        return float(torch.linalg.vector_norm(self.cohort.lengths(self.vector())))
-
-    def outcome(self, factor: float = 1.0) -> Outcome:
-        """Return ``factor`` times g as a rule's outcome.
-
-        The certificate multiplies it out itself: the products from the Gram matrices would lose
-        their digits where g is short beside its terms.
-        """
-        return Outcome(self.vector(factor))
+        terms = terms + self.offset.squares.sqrt()
+        return torch.nonzero(cancels(terms, self._rough_squares)).flatten().tolist()
 
 
 def uniform_mean(cohort: Cohort) -> Combination:
     """mean_i g_i."""
-    return Combination(cohort, torch.full((cohort.size,), 1 / cohort.size, dtype=torch.float64))
+    equal = torch.full((cohort.size,), 1 / cohort.size, dtype=torch.float64)
+    return Combination.of(cohort, equal)
 
 
-def earlier_part(rows: Tensor, coefficients: Tensor, slices: Sequence[slice]) -> Tensor:
-    """sum_i c[q, i] x_i^q of earlier rows, in float64: this round's may leave little of it.
-
-    Row by row, so that nothing but the sum is held in float64.
-    """
-    total = torch.zeros(rows.shape[1], dtype=torch.float64)
-    for row, weights in zip(rows, coefficients.T.tolist(), strict=True):
-        for block, weight in zip(slices, weights, strict=True):
-            if weight:
-                total[block].add_(row[block].to("cpu"), alpha=weight)
-    return total
-
-
-def precise_joint_gram(cohort: Cohort, earlier: Tensor | None, layer: int) -> Tensor:
-    """One layer of :func:`joint_grams`, multiplied in float64."""
-    if earlier is None:
-        return cohort.precise_gram(layer)
-    block = cohort.block(layer)
-    rows = torch.cat([block, earlier[:, cohort.layout.slices[layer]].to(block)])
-    return rows @ rows.T
-
-
-def joint_grams(cohort: Cohort, earlier: Tensor | None) -> Tensor:
-    """Gram matrices by layer of this round's rows followed by the earlier ones."""
-    if earlier is None:
-        return cohort.grams
-    rows, slices = earlier.to(cohort.matrix), cohort.layout.slices
-    blocks = [cohort.matrix[:, block] @ rows[:, block].T for block in slices]
-    across = torch.stack(blocks).to("cpu", torch.float64)
-    upper = torch.cat([cohort.grams, across], dim=2)
-    lower = torch.cat([across.transpose(1, 2), block_grams(rows, slices)], dim=2)
-    return torch.cat([upper, lower], dim=1)
+def correction(
+    cohort: Cohort,
+    targets: Tensor,
+    reference: Offset,
+    *,
+    constraint: Constraint = "equal",
+    tau: float = 0.0,
+    eps: float = 0.0,
+    renormalise: bool = True,
+    widest: float = WIDEST,
+) -> tuple[Combination, Projection]:
+    """Return Delta^q = (U^q)^+ (rho - U^q r^q) by layer (eq. 4.7): see ``linalg.project``."""
+    found = project(
+        cohort.grams,
+        targets,
+        reference.dots,
+        constraint=constraint,
+        tau=tau,
+        eps=eps,
+        renormalise=renormalise,
+        dtype=cohort.dtype,
+        widths=cohort.layout.sizes,
+        widest=widest,
+        precise_gram=cohort.precise_gram,
+        block=cohort.block,
+    )
+    nothing = torch.zeros(len(cohort.layout), dtype=torch.float64)
+    delta = Combination(
+        cohort, found.coefficients, reference, nothing, found.vectors, ~found.trusted
+    )
+    return delta, found

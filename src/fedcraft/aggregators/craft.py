@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from fedcraft.aggregators.base import Aggregator, Outcome
-from fedcraft.aggregators.certificate import MEASURABLE, Correction
+from fedcraft.aggregators.certificate import MEASURABLE
 from fedcraft.aggregators.cohort import Cohort, Vector
-from fedcraft.aggregators.projection import WIDEST, Constraint, Projection, project
+from fedcraft.aggregators.combination import Combination, Offset, correction
 from fedcraft.errors import InputError, require
-
-__all__ = ["Craft", "Target"]
+from fedcraft.linalg import WIDEST, Constraint, Projection
 
 TargetName = Literal["data", "uniform"]
 Target = TargetName | Callable[[Cohort], Tensor]
-_TINY = torch.finfo(torch.float64).tiny
 ReferenceKind = Literal["previous", "none", "moving_average"]
+_TINY = torch.finfo(torch.float64).tiny
 
 
 class Craft(Aggregator):
@@ -34,7 +33,7 @@ class Craft(Aggregator):
     remembers one vector.
 
     * ``constraint``: ``"equal"`` is the paper's U g = rho; ``"at_least"`` asks for U g >= rho and
-      so corrects only those who fall short.
+      corrects only the clients that fall short.
     * ``reference``: ``"previous"`` step (the paper), ``"none"`` (ConFIG by layer), or the
       ``"moving_average"`` of unit steps with ``momentum``.
     * ``target``: rho from ``"data"`` sizes (the paper), ``"uniform"``, or a callable of the cohort
@@ -77,39 +76,24 @@ class Craft(Aggregator):
         self.clip = clip
         self.released_code = released_code
 
-    def _direction(self, cohort: Cohort) -> Outcome:
-        reference = self._recall(cohort)
-        projected = project(
-            cohort,
-            self._targets(cohort),
-            reference.dots,
-            tau=self.tau,
-            eps=self.eps,
-            constraint=self.constraint,
-            widest=math.inf if self.released_code else WIDEST,
-        )
-        solution, keep = self._special_layers(cohort, projected)
-        rows = solution.rows
-        direction = cohort.combine(rows, reference.vector, reference.scale * keep)
-        dots = (cohort.grams @ rows.unsqueeze(-1)).squeeze(-1) + reference.dots * keep.unsqueeze(-1)
-        square = _square_lengths(rows, keep, dots, reference)
-        solution.complete(cohort, direction, dots, square)
-        if self.clip is not None:
-            lengths = cohort.lengths(direction)  # measured: `square` is rough where clients cancel
-            shrink = (self.clip / lengths.clamp(min=_TINY)).clamp(max=1)
-            direction = cohort.rescaled(direction, shrink)
-            dots, square = dots * shrink.unsqueeze(-1), square * shrink.square()
-        self._remember(cohort, direction)
-        correction = Correction(
-            solution.targets,
-            solution.active,
-            solution.rank,
-            solution.correction_norm,
-            one_sided=self.constraint == "at_least",
-        )
-        return Outcome(direction, dots, square, reference.dots, correction)
+    def direction(self, cohort: Cohort) -> Outcome:
+        r = self._reference(cohort)
+        rho = self._targets(cohort)
+        delta, projection = self._projection(cohort, rho, r)
+        g = r + delta
+        outcome = Outcome(g.vector(), g.dots(), g.squares(), r.dots, projection)
+        outcome = self._clipped(cohort, outcome)
+        self._remember(cohort, outcome.direction)
+        return outcome
+
+    def _reference(self, cohort: Cohort) -> Offset:
+        """r^q = g_{t-1}^q / (||g_{t-1}^q|| + eps) (eq. 4.6), zero in the first round."""
+        last = None if self.reference == "none" else self.memory.get("reference")
+        offset = Offset.of(cohort, last)
+        return replace(offset, scale=self._unit_factors(offset.lengths))
 
     def _targets(self, cohort: Cohort) -> Tensor:
+        """rho (appendix B.2); in every layer it is renormalised over the active clients."""
         if self.target == "data":
             return cohort.weights
         if self.target == "uniform":
@@ -124,35 +108,31 @@ class Craft(Aggregator):
             )
         return targets
 
-    def _special_layers(self, cohort: Cohort, solution: Projection) -> tuple[Projection, Tensor]:
-        """Replace the projection where it does not apply; return it and the reference's share."""
-        usable = solution.active.sum(-1)
-        if not self.released_code:
-            # Nobody moved this layer measurably: take the plain average, small by definition.
-            rows = torch.where(usable.unsqueeze(-1) > 0, solution.rows, cohort.weights)
-            return replace(solution, rows=rows), (usable > 0).to(torch.float64)
-        single = usable == 1
-        raw = solution.active.to(torch.float64)
-        alone = replace(
-            solution,
-            rows=torch.where(single.unsqueeze(-1), raw, solution.rows),
-            vectors={q: vector for q, vector in solution.vectors.items() if not single[q]},
-            correction_norm=torch.where(single, 0, solution.correction_norm),
-        )
-        return alone, (usable > 1).to(torch.float64)
+    def _projection(self, cohort: Cohort, rho: Tensor, r: Offset) -> tuple[Combination, Projection]:
+        """Delta^q = (U^q)^+ (rho - U^q r^q) (eq. 4.7) over the active clients (appendix B.3).
 
-    def _recall(self, cohort: Cohort) -> _Reference:
-        """Return r by layer as a stored vector and the factors that make its layers unit."""
-        layers = len(cohort.layout)
-        vector = None if self.reference == "none" else self._memory.get("reference")
-        if vector is None:
-            nothing = torch.zeros(layers, dtype=torch.float64)
-            dots = nothing.unsqueeze(-1).expand(-1, cohort.size)
-            return _Reference(None, nothing, dots, nothing)
-        lengths = cohort.lengths(vector)
-        scale = self._unit_factors(lengths)
-        dots = scale.unsqueeze(-1) * cohort.dots(vector)
-        return _Reference(vector, scale, dots, (scale * lengths).square())
+        A layer without active clients takes the plain average, small by definition: there Delta is
+        the average minus r.
+        """
+        widest = math.inf if self.released_code else WIDEST
+        delta, projection = correction(
+            cohort, rho, r, constraint=self.constraint, tau=self.tau, eps=self.eps, widest=widest
+        )
+        usable = projection.active.sum(-1)
+        if self.released_code:
+            return _as_released(delta, projection, usable)
+        projected = usable > 0
+        rows = torch.where(projected.unsqueeze(-1), delta.coefficients, cohort.weights)
+        return replace(delta, coefficients=rows, share=projected.to(rows.dtype) - 1), projection
+
+    def _clipped(self, cohort: Cohort, outcome: Outcome) -> Outcome:
+        """Shorten every layer that is longer than ``clip``."""
+        if self.clip is None:
+            return outcome
+        # Measured: the square from products is rough where clients cancel.
+        lengths = cohort.lengths(outcome.direction)
+        shrink = (self.clip / lengths.clamp(min=_TINY)).clamp(max=1)
+        return outcome.scaled(cohort, shrink)
 
     def _remember(self, cohort: Cohort, direction: Vector) -> None:
         if self.reference == "none":
@@ -161,22 +141,23 @@ class Craft(Aggregator):
             kept = direction.clone()
         else:
             share = (1 - self.momentum) * self._unit_factors(cohort.lengths(direction))
-            kept = cohort.scaled(direction, share, self._memory.get("reference"), self.momentum)
-        self._memory = {**self._memory, "reference": kept}
+            kept = cohort.scaled(direction, share, self.memory.get("reference"), self.momentum)
+        self.memory = {**self.memory, "reference": kept}
 
     def _unit_factors(self, lengths: Tensor) -> Tensor:
         return torch.where(lengths > 0, 1 / (lengths + self.eps).clamp(min=_TINY), 0)
 
 
-@dataclass(frozen=True)
-class _Reference:
-    vector: Vector
-    scale: Tensor  # (Q,): r^q = scale[q] vector^q
-    dots: Tensor  # (Q, m): <x_i^q, r^q>
-    square: Tensor  # (Q,): ||r^q||^2, one or zero
-
-
-def _square_lengths(rows: Tensor, keep: Tensor, dots: Tensor, reference: _Reference) -> Tensor:
-    """||g||^2 = <sum_i c_i x_i + r, g> by layer, from products that are known already."""
-    along = (rows * reference.dots).sum(-1) + keep * reference.square  # <r, g>
-    return ((rows * dots).sum(-1) + keep * along).clamp(min=0)
+def _as_released(
+    delta: Combination, projection: Projection, usable: Tensor
+) -> tuple[Combination, Projection]:
+    """Where one client is usable take its raw update, where none is stay put."""
+    single = usable == 1
+    raw = projection.active.to(torch.float64)
+    delta = replace(
+        delta,
+        coefficients=torch.where(single.unsqueeze(-1), raw, delta.coefficients),
+        vectors={q: vector for q, vector in delta.vectors.items() if not single[q]},
+        share=(usable > 1).to(raw.dtype) - 1,
+    )
+    return delta, replace(projection, norm=torch.where(single, 0, projection.norm))

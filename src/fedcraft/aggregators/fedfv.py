@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from fedcraft.aggregators.base import Aggregator, Outcome
-from fedcraft.aggregators.cohort import Cohort
+from fedcraft.aggregators.cohort import Cohort, in_memory
 from fedcraft.aggregators.combination import Combination, uniform_mean
 from fedcraft.aggregators.uploads import Uploads
 from fedcraft.errors import require
-
-__all__ = ["FedFV"]
+from fedcraft.linalg import rounding
 
 
 class FedFV(Aggregator):
@@ -59,10 +58,10 @@ class FedFV(Aggregator):
         self.external = external
         self.guard = guard
 
-    def _direction(self, cohort: Cohort) -> Outcome:
-        number = self._memory.get("round", 0) + 1
-        earlier = Uploads.load(self._memory).without(cohort.client_ids)
-        step = Combination(cohort, self._internal(cohort))
+    def direction(self, cohort: Cohort) -> Outcome:
+        number = self.memory.get("round", 0) + 1
+        earlier = Uploads.load(self.memory).without(cohort.client_ids)
+        step = Combination.of(cohort, self._internal(cohort))
         for back in self._rounds_back(number):
             if back > 0:
                 step = self._off_earlier(step, earlier.of(number - back).rows)
@@ -97,14 +96,15 @@ class FedFV(Aggregator):
     def _off_earlier(self, step: Combination, rows: Tensor | None) -> Combination:
         if rows is None:
             return step
-        vector = step.vector()
+        vector = in_memory(step.vector())
         total = (rows @ vector < 0).to(rows) @ rows
         dot = float(torch.dot(vector, total))
         if dot >= 0:
             return step
         share = dot / self._divisor(step.cohort, torch.dot(total, total))
-        rest = -share * total if step.rest is None else step.rest - share * total
-        return replace(step, rest=rest)
+        rest = step.offset.vector
+        rest = -share * total if rest is None else in_memory(rest) - share * total
+        return Combination.of(step.cohort, step.coefficients, rest)
 
     def _off_current(self, step: Combination) -> Combination:
         dots = step.dots().sum(0)
@@ -118,24 +118,24 @@ class FedFV(Aggregator):
     def _divisor(self, cohort: Cohort, square: Tensor) -> float:
         """Return ||v||^2 + guard; Inf, so that nothing is taken off v, where that vanishes."""
         guarded = float(square) + self.guard
-        return guarded if guarded >= torch.finfo(cohort.matrix.dtype).tiny else math.inf
+        return guarded if guarded >= torch.finfo(cohort.dtype).tiny else math.inf
 
     def _rescaled(self, step: Combination) -> Outcome:
         length = step.length()
         if length <= _rounding(step):
-            return step.outcome(0.0)
-        return step.outcome(uniform_mean(step.cohort).length() / (length + self.guard))
+            return Outcome(step.vector(0.0))
+        wanted = uniform_mean(step.cohort).length()
+        return Outcome(step.vector(wanted / (length + self.guard)))
 
     def _remember(self, cohort: Cohort, earlier: Uploads, number: int) -> None:
-        self._memory = {"round": number}
+        self.memory = {"round": number}
         horizon = self.tau - 1 if self.external == "code" else self.tau
         if horizon > 0:
             kept = earlier.since(number - horizon + 1)
-            self._memory |= kept.add(cohort.client_ids, cohort.matrix, number).dump()
+            self.memory |= kept.add(cohort.client_ids, cohort.matrix, number).dump()
 
 
 def _rounding(step: Combination) -> float:
     """A length below this is what rounding leaves of a sum that should vanish."""
     norms = step.cohort.gram.diagonal().clamp(min=0).sqrt()
-    eps = torch.finfo(step.cohort.matrix.dtype).eps
-    return 8 * eps * float((step.coefficients.abs() * norms).sum())
+    return rounding(step.cohort.dtype) / 2 * float((step.coefficients.abs() * norms).sum())

@@ -9,18 +9,10 @@ from torch import Tensor
 
 from fedcraft.aggregators.base import Aggregator, Outcome
 from fedcraft.aggregators.cohort import Cohort
-from fedcraft.aggregators.combination import (
-    Combination,
-    earlier_part,
-    joint_grams,
-    precise_joint_gram,
-    uniform_mean,
-)
-from fedcraft.aggregators.fairness import even_losses, rescale_factor, roundings
-from fedcraft.aggregators.uploads import Uploads
+from fedcraft.aggregators.combination import Combination, uniform_mean
+from fedcraft.aggregators.even_losses import even_losses, rescale_factor, with_care
+from fedcraft.aggregators.uploads import Uploads, earlier_part, joint_grams, precise_joint_gram
 from fedcraft.linalg.minnorm import min_norm_weights
-
-__all__ = ["FedLF"]
 
 
 class FedLF(Aggregator):
@@ -51,7 +43,7 @@ class FedLF(Aggregator):
         super().__init__(**options)
         self.history = history
 
-    def _direction(self, cohort: Cohort) -> Outcome:
+    def direction(self, cohort: Cohort) -> Outcome:
         absent = self._absent(cohort)
         fair = even_losses(cast(Tensor, cohort.losses))
         grams = enumerate(joint_grams(cohort, absent))
@@ -59,24 +51,24 @@ class FedLF(Aggregator):
         if self.history:
             self._remember(cohort)
         rest = _history_part(cohort, absent, rows)
-        return _rescaled(Combination(cohort, rows[:, : cohort.size], rest))
+        return _rescaled(Combination.of(cohort, rows[:, : cohort.size], rest))
 
     def _absent(self, cohort: Cohort) -> Tensor | None:
         """Return the uploads of absent clients that are recent enough, if any."""
-        seen = len(self._memory.get("seen", ()))
+        seen = len(self.memory.get("seen", ()))
         if not self.history or seen <= cohort.size:
             return None
-        number = self._memory["round"] + 1
-        recent = Uploads.load(self._memory).since(number - seen // cohort.size)
+        number = self.memory["round"] + 1
+        recent = Uploads.load(self.memory).since(number - seen // cohort.size)
         return recent.without(cohort.client_ids).rows
 
     def _remember(self, cohort: Cohort) -> None:
-        number = self._memory.get("round", 0) + 1
-        seen = list(dict.fromkeys([*self._memory.get("seen", ()), *cohort.client_ids]))
+        number = self.memory.get("round", 0) + 1
+        seen = list(dict.fromkeys([*self.memory.get("seen", ()), *cohort.client_ids]))
         oldest = number + 1 - len(seen) // cohort.size
-        kept = Uploads.load(self._memory).since(oldest)
+        kept = Uploads.load(self.memory).since(oldest)
         kept = kept.add(cohort.client_ids, cohort.matrix, number)
-        self._memory = {"round": number, "seen": seen, **kept.dump()}
+        self.memory = {"round": number, "seen": seen, **kept.dump()}
 
 
 def _rescaled(point: Combination) -> Outcome:
@@ -84,7 +76,8 @@ def _rescaled(point: Combination) -> Outcome:
     length = point.length()
     norms = point.cohort.square_norms.sum(0).sqrt() * length
     cosines = point.dots().sum(0) / norms.clamp(min=torch.finfo(norms.dtype).tiny)
-    return point.outcome(rescale_factor(length, uniform_mean(point.cohort).length(), cosines))
+    factor = rescale_factor(length, uniform_mean(point.cohort).length(), cosines)
+    return Outcome(point.vector(factor))
 
 
 def _history_part(cohort: Cohort, absent: Tensor | None, rows: Tensor) -> Tensor | None:
@@ -96,13 +89,13 @@ def _history_part(cohort: Cohort, absent: Tensor | None, rows: Tensor) -> Tensor
 def _layer_point(
     cohort: Cohort, absent: Tensor | None, fair: Tensor | None, layer: int, gram: Tensor
 ) -> Tensor:
-    """Return d^q as coefficients; float64 products decide where float32 cannot tell it from 0."""
-    rounding = roundings(cohort.matrix.dtype)
-    point, sure = _hull_point(gram, cohort.size, fair, rounding)
-    if sure or cohort.matrix.dtype == torch.float64:
-        return point
-    precise = precise_joint_gram(cohort, absent, layer)
-    return _hull_point(precise, cohort.size, fair, rounding**2)[0]
+    """Return d^q as coefficients on this round's rows and then the absent ones."""
+    return with_care(
+        cohort.dtype,
+        gram,
+        lambda: precise_joint_gram(cohort, absent, layer),
+        lambda known, shortest: _hull_point(known, cohort.size, fair, shortest),
+    )
 
 
 def _hull_point(

@@ -14,22 +14,16 @@ from torch import Tensor
 
 from fedcraft.aggregators.base import Aggregator, Outcome, State
 from fedcraft.aggregators.cohort import Cohort
-from fedcraft.aggregators.combination import (
-    Combination,
-    earlier_part,
-    joint_grams,
-    precise_joint_gram,
-)
-from fedcraft.aggregators.fairness import even_losses, rescale_factor, roundings
-from fedcraft.aggregators.uploads import Uploads
+from fedcraft.aggregators.combination import Combination
+from fedcraft.aggregators.even_losses import even_losses, rescale_factor, with_care
+from fedcraft.aggregators.uploads import Uploads, earlier_part, joint_grams, precise_joint_gram
 from fedcraft.errors import InputError, StateError, require
 from fedcraft.linalg.minnorm import min_norm_weights
 from fedcraft.updates import ClientId
 
-__all__ = ["FedMDFG"]
-
 _SUFFICIENT = 1e-4
 _TINY = torch.finfo(torch.float64).tiny
+_Shortest = tuple[Tensor, Tensor, Tensor, bool]  # corners, their Gram matrix, weights of d, d = 0
 
 
 class FedMDFG(Aggregator):
@@ -89,23 +83,23 @@ class FedMDFG(Aggregator):
     @property
     def searched_clients(self) -> tuple[ClientId, ...]:
         """The clients whose losses ``line_search`` asks for, in its order."""
-        return tuple(self._memory.get("search", {}).get("clients", ()))
+        return tuple(self.memory.get("search", {}).get("clients", ()))
 
-    def _direction(self, cohort: Cohort) -> Outcome:
+    def direction(self, cohort: Cohort) -> Outcome:
         books, forced = self._expectations(cohort)
-        self._memory = {**self._memory, **books, "search": {}}
+        self.memory = {**self.memory, **books, "search": {}}
         norms = cohort.gram.diagonal().clamp(min=0).sqrt()
         live = torch.nonzero(norms > self.eps).flatten()
         if len(live) == 0:
-            self._memory = Uploads.forgotten(self._memory)  # nobody's rows are last round's
-            return Combination(cohort, torch.zeros_like(norms)).outcome()
+            self.memory = Uploads.forgotten(self.memory)  # nobody's rows are last round's
+            return Outcome(cohort.combine(torch.zeros_like(norms)))
         even = norms[live].mean() / norms[live]  # brings every live row to length mu
         fair = self._fair_row(cast(Tensor, cohort.losses)[live], forced)
-        absent = Uploads.load(self._memory).without(cohort.client_ids).rows
+        absent = Uploads.load(self.memory).without(cohort.client_ids).rows
         hull = _Hull(cohort, live, even, fair, absent, self.eps)
         point, factor = hull.point()
         self._remember(hull, point, factor)
-        return point.outcome(factor)
+        return Outcome(point.vector(factor))
 
     def _fair_row(self, losses: Tensor, forced: bool) -> Tensor | None:
         length = torch.linalg.vector_norm(losses)
@@ -117,10 +111,8 @@ class FedMDFG(Aggregator):
 
     def _expectations(self, cohort: Cohort) -> tuple[State, bool]:
         """Update each client's expected loss; say if some, but not all, did worse than that."""
-        rounds = dict(
-            zip(self._memory.get("seen", ()), self._memory.get("joined", ()), strict=True)
-        )
-        expected = dict(zip(rounds, self._memory.get("expected", ()), strict=True))
+        rounds = dict(zip(self.memory.get("seen", ()), self.memory.get("joined", ()), strict=True))
+        expected = dict(zip(rounds, self.memory.get("expected", ()), strict=True))
         worse = 0
         for client, loss in zip(
             cohort.client_ids, cast(Tensor, cohort.losses).tolist(), strict=True
@@ -150,7 +142,7 @@ class FedMDFG(Aggregator):
             "scale": factor,
         }
         stored = Uploads.received(ids, hull.even_rows(), 0).dump()
-        self._memory = {**self._memory, **stored, "search": search}
+        self.memory = {**self.memory, **stored, "search": search}
 
     def line_search(self, evaluate: Callable[[float], Sequence[float]], rate: float) -> float:
         """Return the step length for the last direction, found by halving.
@@ -163,11 +155,11 @@ class FedMDFG(Aggregator):
         more even. If none is, the first that lowers the total loss is taken, else the one with the
         least total loss.
         """
-        if "search" not in self._memory:
+        if "search" not in self.memory:
             raise StateError(
                 "line_search: aggregate a round first, then search along its direction"
             )
-        search = {**self._memory["search"]}
+        search = {**self.memory["search"]}
         if not search or search["scale"] == 0:
             return rate
         del search["clients"]
@@ -188,7 +180,13 @@ class _Hull:
 
     def point(self) -> tuple[Combination, float]:
         """Return d and the factor that gives it the length of the mean row."""
-        corners, kernel, weights, is_zero = self._shortest()
+        cohort = self.cohort
+        corners, kernel, weights, is_zero = with_care(
+            cohort.dtype,
+            joint_grams(cohort, self.absent).sum(0),
+            self._precise_gram,
+            self._shortest,
+        )
         mixed = weights @ corners
         coefficients = torch.zeros_like(self.cohort.weights)
         coefficients[self.live] = mixed[: len(self.live)]
@@ -196,7 +194,7 @@ class _Hull:
         if self.absent is not None:
             others = mixed[len(self.live) :].unsqueeze(0)
             rest = earlier_part(self.absent, others, [slice(None)])
-        point = Combination(self.cohort, coefficients, rest)
+        point = Combination.of(self.cohort, coefficients, rest)
         if is_zero:
             return point, 0.0
         length = point.length()
@@ -213,22 +211,18 @@ class _Hull:
     def _mean(self) -> Combination:
         coefficients = torch.zeros_like(self.cohort.weights)
         coefficients[self.live] = self.even / len(self.live)
-        return Combination(self.cohort, coefficients)
+        return Combination.of(self.cohort, coefficients)
 
-    def _shortest(self) -> tuple[Tensor, Tensor, Tensor, bool]:
-        """Return corners, their Gram matrix, the weights of d, and whether d is only rounding.
+    def _shortest(self, gram: Tensor, shortest: float) -> tuple[_Shortest, bool]:
+        corners, kernel = self._corners(gram)
+        weights = min_norm_weights(kernel)
+        square = float(weights @ kernel @ weights / kernel.diagonal().max())
+        return (corners, kernel, weights, square <= shortest), square > shortest
 
-        Where float32 products cannot tell d from zero, float64 ones are asked.
-        """
-        cohort, dtype = self.cohort, self.cohort.matrix.dtype
-        corners, kernel = self._corners(joint_grams(cohort, self.absent).sum(0))
-        weights, shortest = min_norm_weights(kernel), roundings(dtype)
-        if _relative_square(kernel, weights) <= shortest and dtype != torch.float64:
-            layers = range(len(cohort.layout))
-            grams = [precise_joint_gram(cohort, self.absent, layer) for layer in layers]
-            corners, kernel = self._corners(torch.stack(grams).sum(0))
-            weights, shortest = min_norm_weights(kernel), shortest**2
-        return corners, kernel, weights, _relative_square(kernel, weights) <= shortest
+    def _precise_gram(self) -> Tensor:
+        layers = range(len(self.cohort.layout))
+        grams = [precise_joint_gram(self.cohort, self.absent, layer) for layer in layers]
+        return torch.stack(grams).sum(0)
 
     def _corners(self, gram: Tensor) -> tuple[Tensor, Tensor]:
         """Return the corners on (live rows, absent rows), and their Gram matrix."""
@@ -241,10 +235,6 @@ class _Hull:
         if self.fair is not None:
             corners = torch.cat([corners, (self.fair @ corners[: len(self.live)]).unsqueeze(0)])
         return corners, corners @ gram @ corners.T
-
-
-def _relative_square(kernel: Tensor, weights: Tensor) -> float:
-    return float(weights @ kernel @ weights / kernel.diagonal().max())
 
 
 @dataclass(frozen=True)

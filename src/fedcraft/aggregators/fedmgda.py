@@ -9,9 +9,8 @@ import torch
 from fedcraft.aggregators.base import Aggregator, Outcome
 from fedcraft.aggregators.cohort import Cohort
 from fedcraft.errors import require
+from fedcraft.linalg import shares
 from fedcraft.linalg.minnorm import min_norm_weights
-
-__all__ = ["FedMGDA"]
 
 Scale = Literal["unit", "client_lr", "mean_norm"]
 
@@ -49,18 +48,16 @@ class FedMGDA(Aggregator):
         if scale == "client_lr":
             self.needs = frozenset({"client_lr"})
 
-    def _direction(self, cohort: Cohort) -> Outcome:
+    def direction(self, cohort: Cohort) -> Outcome:
         norms = cohort.gram.diagonal().clamp(min=0).sqrt()
         rows = torch.nonzero(norms > 0).flatten()
         coefficients = torch.zeros_like(norms)
         if len(rows):
             inverse = 1 / (norms[rows] + self.norm_offset)
             kernel = cohort.gram[rows][:, rows] * inverse.unsqueeze(-1) * inverse
-            shares = cohort.weights[rows]
-            total = shares.sum()
-            shares = shares / total if total > 0 else torch.full_like(shares, 1 / len(rows))
-            lower = (shares - self.epsilon).clamp(min=0)
-            upper = (shares + self.epsilon).clamp(max=1)
+            rho = shares(cohort.weights[rows])
+            lower = (rho - self.epsilon).clamp(min=0)
+            upper = (rho + self.epsilon).clamp(max=1)
             mixture = min_norm_weights(kernel, lower, upper)
             coefficients[rows] = mixture * inverse * self._length(cohort, norms[rows])
         return Outcome(cohort.combine(coefficients))

@@ -12,8 +12,6 @@ from fedcraft.aggregators.base import Aggregator, Outcome
 from fedcraft.aggregators.cohort import Cohort
 from fedcraft.errors import require
 
-__all__ = ["FedNova"]
-
 
 class FedNova(Aggregator):
     """g_t = tau_eff sum_i rho_i g_i / A_i with tau_eff = sum_i rho_i A_i (Wang et al. 2020).
@@ -56,7 +54,7 @@ class FedNova(Aggregator):
     def _recovers_steps(self) -> bool:
         return self.tau_eff == "steps" and self.mu > 0
 
-    def _direction(self, cohort: Cohort) -> Outcome:
+    def direction(self, cohort: Cohort) -> Outcome:
         norms = cast(Tensor, cohort.steps)
         require(bool((norms >= 0).all()), "steps", "numbers >= 0", norms.tolist())
         trained = norms > 0
@@ -67,10 +65,10 @@ class FedNova(Aggregator):
 
     def _shares(self, cohort: Cohort, trained: Tensor) -> Tensor:
         data = cohort.weights if self.weighting == "data" else torch.ones_like(cohort.weights)
-        shares = torch.where(trained, data, 0)
-        if shares.sum() == 0:
-            shares = trained.to(data.dtype)
-        return shares / shares.sum().clamp(min=torch.finfo(shares.dtype).tiny)
+        kept = torch.where(trained, data, 0)
+        if kept.sum() == 0:
+            kept = trained.to(data.dtype)
+        return kept / kept.sum().clamp(min=torch.finfo(kept.dtype).tiny)
 
     def _counted(self, norms: Tensor, client_lr: float | None) -> Tensor:
         if not self._recovers_steps:

@@ -8,8 +8,6 @@ from fedcraft.aggregators.base import Aggregator, Outcome
 from fedcraft.aggregators.certificate import MEASURABLE
 from fedcraft.aggregators.cohort import Cohort
 
-__all__ = ["LayerMomentum"]
-
 
 class LayerMomentum(Aggregator):
     """g^q = U(g_{t-1}^q) + sum_i rho_i U(g_i^q) for every layer, with U(v) = v / ||v||.
@@ -20,18 +18,18 @@ class LayerMomentum(Aggregator):
     O(m d); remembers one vector.
     """
 
-    def _direction(self, cohort: Cohort) -> Outcome:
+    def direction(self, cohort: Cohort) -> Outcome:
         norms = cohort.square_norms.sqrt()
         active = norms >= MEASURABLE
         alive = active.any(dim=-1)
         shares = torch.where(active, cohort.weights / norms.clamp(min=MEASURABLE), 0)
         shares = torch.where(alive.unsqueeze(-1), shares, cohort.weights)
-        previous = self._memory.get("previous")
+        previous = self.memory.get("previous")
         if previous is None:
             direction = cohort.combine(shares)
         else:
             lengths = cohort.lengths(previous)
             unit = torch.where(lengths > 0, 1 / torch.where(lengths > 0, lengths, 1), 0)
             direction = cohort.combine(shares, previous, unit * alive)
-        self._memory = {**self._memory, "previous": direction.clone()}
+        self.memory = {**self.memory, "previous": direction.clone()}
         return Outcome(direction)

@@ -11,8 +11,6 @@ from fedcraft.aggregators.base import Aggregator, Outcome
 from fedcraft.aggregators.cohort import Cohort
 from fedcraft.errors import require
 
-__all__ = ["QFedAvg"]
-
 
 class QFedAvg(Aggregator):
     """g_t = sum_i Delta_i / sum_i h_i (Li et al. 2020, algorithm 2) with L = 1 / eta_l::
@@ -43,7 +41,7 @@ class QFedAvg(Aggregator):
         self.loss_offset = loss_offset
         self.loss_floor = loss_floor
 
-    def _direction(self, cohort: Cohort) -> Outcome:
+    def direction(self, cohort: Cohort) -> Outcome:
         losses = self._losses(cohort)
         largest = losses.max()
         powers = (losses / largest) ** self.q

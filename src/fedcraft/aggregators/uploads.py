@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedcraft.errors import InputError
+from fedcraft.aggregators.cohort import Cohort
+from fedcraft.linalg import block_grams
 from fedcraft.updates import ClientId
-
-__all__ = ["Uploads"]
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,6 @@ class Uploads:
     @classmethod
     def received(cls, ids: Sequence[ClientId], rows: Tensor, round_number: int) -> Uploads:
         """Hold a round's uploads, without a copy: the rows must stay as they are."""
-        if rows.is_meta:
-            raise InputError("updates: this rule keeps earlier uploads, so they must be in memory")
         return cls(tuple(ids), (round_number,) * len(ids), rows)
 
     @classmethod
@@ -77,3 +74,38 @@ class Uploads:
             return Uploads()
         ids = tuple(self.ids[index] for index in kept)
         return Uploads(ids, tuple(self.rounds[index] for index in kept), self.rows[kept])
+
+
+def earlier_part(rows: Tensor, coefficients: Tensor, slices: Sequence[slice]) -> Tensor:
+    """sum_i c[q, i] x_i^q of earlier rows, in float64: this round's may leave little of it.
+
+    Row by row, so that nothing but the sum is held in float64.
+    """
+    total = torch.zeros(rows.shape[1], dtype=torch.float64)
+    for row, weights in zip(rows, coefficients.T.tolist(), strict=True):
+        for block, weight in zip(slices, weights, strict=True):
+            if weight:
+                total[block].add_(row[block].to("cpu"), alpha=weight)
+    return total
+
+
+def joint_grams(cohort: Cohort, earlier: Tensor | None) -> Tensor:
+    """Gram matrices by layer of this round's rows followed by the earlier ones."""
+    if earlier is None:
+        return cohort.grams
+    rows, slices = earlier.to(cohort.matrix), cohort.layout.slices
+    blocks = [cohort.matrix[:, block] @ rows[:, block].T for block in slices]
+    across = torch.stack(blocks).to("cpu", torch.float64)
+    upper = torch.cat([cohort.grams, across], dim=2)
+    lower = torch.cat([across.transpose(1, 2), block_grams(rows, slices)], dim=2)
+    return torch.cat([upper, lower], dim=1)
+
+
+def precise_joint_gram(cohort: Cohort, earlier: Tensor | None, layer: int) -> Tensor:
+    """One layer of ``joint_grams``, multiplied in float64."""
+    if earlier is None:
+        return cohort.precise_gram(layer)
+    columns = cohort.layout.slices[layer]
+    both = [part[:, columns].to("cpu", torch.float64) for part in (cohort.matrix, earlier)]
+    rows = torch.cat(both)
+    return rows @ rows.T

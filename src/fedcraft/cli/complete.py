@@ -9,7 +9,7 @@ __all__ = ["complete_experiment", "complete_method", "complete_override"]
 
 def complete_override(incomplete: str) -> Iterator[str]:
     """Offer ``key=`` for every key, and values for the keys that have names."""
-    from fedcraft.experiments.config import TABLES, Config
+    from fedcraft.config.schema import TABLES, Config
 
     key, equals, start = incomplete.partition("=")
     if equals:
@@ -28,7 +28,7 @@ def complete_method(incomplete: str) -> Iterator[str]:
 
 def complete_experiment(incomplete: str) -> Iterator[str]:
     """Offer the paper's experiments."""
-    from fedcraft.experiments.presets import presets
+    from fedcraft.studies.presets import presets
 
     yield from (name for name in presets() if name.startswith(incomplete))
 
@@ -36,8 +36,8 @@ def complete_experiment(incomplete: str) -> Iterator[str]:
 def _values(key: str) -> list[str]:
     from typing import get_args
 
+    from fedcraft.config.schema import Config
     from fedcraft.data import sources
-    from fedcraft.experiments.config import Config
     from fedcraft.methods import methods
     from fedcraft.models import models
 

@@ -19,7 +19,7 @@ def default() -> None:
 
     Example: `fedcraft config default > mine.toml`
     """
-    from fedcraft.experiments.files import commented_default
+    from fedcraft.config.toml import commented_default
 
     sys.stdout.write(commented_default())
 
@@ -27,6 +27,6 @@ def default() -> None:
 @app.command()
 def schema() -> None:
     """Print the JSON schema of a configuration, for editors that check and complete TOML."""
-    from fedcraft.experiments.config import Config
+    from fedcraft.config.schema import Config
 
     print_json(Config.model_json_schema())

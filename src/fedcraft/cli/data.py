@@ -49,8 +49,8 @@ def get(
 
     Example: `fedcraft data get cifar10`
     """
+    from fedcraft.config.paths import at_home
     from fedcraft.data import load
-    from fedcraft.experiments.places import at_home
 
     dataset = load(name, root=root and at_home(root))
     out_console().print(f"{dataset.name}: {len(dataset):,} samples, {dataset.classes} classes")
@@ -73,8 +73,8 @@ def show(
 
     Example: `fedcraft data show cifar10 clients=1000 alpha=0.1`
     """
-    from fedcraft.experiments.describe import describe_split
-    from fedcraft.experiments.files import COMMAND_LINE, load_config, parse_overrides
+    from fedcraft.config.toml import COMMAND_LINE, load_config, parse_overrides
+    from fedcraft.studies.describe import describe_split
 
     given = words or []
     names = [word for word in given if "=" not in word]

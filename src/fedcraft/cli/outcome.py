@@ -16,8 +16,8 @@ from fedcraft.cli.tables import score_table
 
 if TYPE_CHECKING:
     from fedcraft.cli.progress import SweepBar
-    from fedcraft.experiments.config import Config
-    from fedcraft.experiments.sweep import SweepResult
+    from fedcraft.config.schema import Config
+    from fedcraft.studies.sweep import SweepResult
 
 __all__ = [
     "Estimate",
@@ -133,8 +133,8 @@ def report_failures(result: SweepResult) -> None:
 
 def print_estimate(configs: Sequence[Config], jobs: int, as_json: bool, repeats: int = 0) -> None:
     """Say how long these runs will take."""
-    from fedcraft.experiments.estimate import estimate
-    from fedcraft.experiments.sweep import cores
+    from fedcraft.studies.estimate import estimate
+    from fedcraft.studies.sweep import cores
 
     expected = estimate(configs, jobs or cores(), repeats)
     if as_json:

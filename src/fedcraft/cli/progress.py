@@ -17,8 +17,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from fedcraft.experiments.result import Result
-from fedcraft.experiments.sweep import Observer
+from fedcraft.runs.reader import Result
+from fedcraft.studies.sweep import Observer
 
 __all__ = ["SweepBar"]
 

@@ -27,9 +27,9 @@ from fedcraft.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedcraft.experiments.presets import Preset
-    from fedcraft.experiments.reproduce import Reproduction
     from fedcraft.report import RunData
+    from fedcraft.studies.presets import Preset
+    from fedcraft.studies.reproduce import Reproduction
 
 __all__ = ["finish_reproduction", "reproduce"]
 
@@ -92,12 +92,12 @@ def reproduce(
     * `fedcraft reproduce table-femnist --scale tiny`
     * `fedcraft reproduce table-cifar10-cnn --rerun --estimate`
     """
-    from fedcraft.experiments.files import parse_overrides
-    from fedcraft.experiments.places import at_home
-    from fedcraft.experiments.presets import preset, presets
-    from fedcraft.experiments.reproduce import from_results
-    from fedcraft.experiments.reproduce import rerun as train
-    from fedcraft.experiments.results import collect
+    from fedcraft.config.paths import at_home
+    from fedcraft.config.toml import COMMAND_LINE, parse_overrides
+    from fedcraft.studies.presets import preset, presets
+    from fedcraft.studies.reproduce import from_results
+    from fedcraft.studies.reproduce import rerun as train
+    from fedcraft.studies.results import collect
 
     if name is None:
         _list_experiments(presets(), as_json)
@@ -113,13 +113,13 @@ def reproduce(
     if store and results is None:
         _refuse_to_store(name, size)
     if estimate or not (quiet or as_json):
-        plan = chosen.plan(size, methods, **changes)
+        plan = chosen.plan(size, methods, COMMAND_LINE, **changes)
         repeats = len(chosen.repeats_of(plan))
         print_estimate(plan.configs(), jobs, as_json and estimate, repeats)
     if estimate:
         return
     folder = out or Path("runs") / f"{name}-{size}"
-    work = partial(train, name, size, methods=methods, overrides=changes)
+    work = partial(train, name, size, methods=methods, overrides=changes, override=COMMAND_LINE)
     with sweep_bar(quiet or as_json) as bar:
         made = work(out=folder, jobs=jobs, observer=bar)
     if store and made.result.done:
@@ -178,8 +178,8 @@ def _write_tables(made: Reproduction, runs: list[RunData], folder: Path) -> Path
 
     It is judged as the paper does and the terminal shows: on test data.
     """
-    from fedcraft.experiments.published import frame
     from fedcraft.report import render, summary
+    from fedcraft.studies.published import frame
 
     table = summary(runs, "test")
     reference = frame(made.preset.published) if made.preset.published else None

@@ -42,9 +42,9 @@ def run(
     * `fedcraft run dataset=cifar10 model=resnet20 aggregator.constraint=at_least`
     * `fedcraft run runs/mine-3/config.toml` repeats a run bit for bit
     """
+    from fedcraft.config.toml import COMMAND_LINE, load_config
     from fedcraft.engine import progress
-    from fedcraft.experiments.files import COMMAND_LINE, load_config
-    from fedcraft.experiments.run import run as train
+    from fedcraft.studies.run import run as train
 
     config = load_config(*_sorted_out(words or []), override=COMMAND_LINE)
     watch = progress("quiet" if quiet else "auto")
@@ -70,7 +70,7 @@ def resume(
     * `fedcraft resume runs/craft-1f2e3d4c5b --rounds 1000`
     """
     from fedcraft.engine import progress
-    from fedcraft.experiments.run import resume as go_on
+    from fedcraft.studies.run import resume as go_on
 
     watch = progress("quiet" if quiet else "auto")
     _show(go_on(directory, rounds=rounds, callbacks=(watch,)), quiet, as_json)
@@ -84,8 +84,8 @@ def bench(words: Words = None, as_json: Json = False) -> None:
     * `fedcraft bench` times 20 rounds of CRAFT on digits
     * `fedcraft bench dataset=femnist rounds=50`
     """
-    from fedcraft.experiments.bench import bench as measure
-    from fedcraft.experiments.files import COMMAND_LINE, load_config
+    from fedcraft.config.toml import COMMAND_LINE, load_config
+    from fedcraft.studies.profile import bench as measure
 
     source, overrides = _sorted_out(words or [])
     short = {"rounds": 20, "evaluate_every": 10} | overrides
@@ -114,8 +114,8 @@ def _memory(row: dict[str, Any]) -> str:
 
 def _sorted_out(words: list[str]) -> tuple[Path | None, dict[str, Any]]:
     """Split words into a configuration file (the one without ``=``) and overrides."""
+    from fedcraft.config.toml import COMMAND_LINE, parse_overrides
     from fedcraft.errors import ConfigError
-    from fedcraft.experiments.files import COMMAND_LINE, parse_overrides
 
     files = [word for word in words if "=" not in word]
     if len(files) > 1:
@@ -128,7 +128,7 @@ def _sorted_out(words: list[str]) -> tuple[Path | None, dict[str, Any]]:
 
 
 def _show(result: Any, quiet: bool, as_json: bool) -> None:
-    from fedcraft.experiments.select import Setting, row
+    from fedcraft.runs.select import Setting, row
 
     summary = row(Setting(result.method, (result,)), "test")
     if as_json:

@@ -1,17 +1,21 @@
-"""``fedcraft report``, ``table`` and ``methods``: look at what there is."""
+"""``fedcraft report``, ``table``, ``verify`` and ``methods``: look at what there is."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fedcraft.cli.console import Json, Quiet, out_console, print_json
+from fedcraft.cli.console import Code, Json, Quiet, out_console, print_json
 from fedcraft.cli.tables import plain_table
 from fedcraft.errors import ConfigError
 
-__all__ = ["methods", "report", "table"]
+if TYPE_CHECKING:
+    from fedcraft.runs.verify import Damage
+
+__all__ = ["methods", "report", "table", "verify"]
 
 Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN_OR_FOLDER...", help="Run directories or folders of.")
@@ -39,7 +43,7 @@ def report(
     * `fedcraft report runs/compare -o page.html`
     * `fedcraft report runs/a runs/b --figures figures --format pdf`
     """
-    from fedcraft.experiments.places import at_home
+    from fedcraft.config.paths import at_home
     from fedcraft.report import load_runs, write_figures, write_page
 
     if formats and figures is None:
@@ -71,6 +75,51 @@ def table(
         print_json(found.to_dict("records"))
     else:
         typer.echo(render(found, format))
+
+
+def verify(
+    runs: Runs,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Take all files as they are now for right.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Check every file of runs against the checksums that were written with it.
+
+    The exit code is 0 if all runs are intact and 1 if one is damaged. A run that was killed may end
+    in rows that were never confirmed; that is not damage, and `fedcraft resume` writes them again.
+
+    Examples:
+
+    * `fedcraft verify runs`
+    * `fedcraft verify runs/mine --accept` after you changed a file on purpose
+    """
+    from fedcraft.config.paths import at_home
+    from fedcraft.runs import verify as checks
+
+    found = {path for run in runs for path in checks.run_directories(at_home(run))}
+    for path in found if accept else ():
+        checks.accept(path)
+    damage = {path: checks.check(path) for path in sorted(found)}
+    if as_json:
+        print_json({str(path): [d._asdict() for d in damages] for path, damages in damage.items()})
+    else:
+        for path, damages in damage.items():
+            out_console().print(f"{path}: {_verdict(path, damages)}")
+    if any(damage.values()):
+        raise typer.Exit(Code.FAILED)
+
+
+def _verdict(path: Path, damages: Sequence[Damage]) -> str:
+    from fedcraft.runs.verify import is_sealed, unconfirmed
+
+    if damages:
+        return "damaged: " + "; ".join(f"{file} {problem}" for file, problem in damages)
+    if not is_sealed(path):
+        return "no checksums: it was written by fedcraft 0.1.0, or has not started"
+    tails = unconfirmed(path)
+    listed = ", ".join(f"{size} bytes of {name}" for name, size in tails.items())
+    return f"intact; not confirmed: {listed}" if tails else "intact"
 
 
 def methods(as_json: Json = False) -> None:

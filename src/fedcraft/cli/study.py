@@ -14,7 +14,7 @@ from fedcraft.cli.console import Json, Quiet
 from fedcraft.cli.outcome import Estimate, Jobs, finish, print_estimate, sweep_bar
 
 if TYPE_CHECKING:
-    from fedcraft.experiments.sweep import SweepResult
+    from fedcraft.studies.sweep import SweepResult
 
 __all__ = ["compare", "sweep"]
 
@@ -59,10 +59,10 @@ def compare(
     * `fedcraft compare craft fedavg client_lr=0.1 server_lr=0.1` (no grid: these rates)
     * `fedcraft compare craft fedavgm grid.server_lr=[0.1,0.3] dataset=femnist`
     """
-    from fedcraft.experiments.compare import DEFAULT_METHODS, comparison_plan, further_seeds
-    from fedcraft.experiments.files import COMMAND_LINE, parse_overrides
-    from fedcraft.experiments.sweep import repeat_best
-    from fedcraft.experiments.sweep import sweep as work
+    from fedcraft.config.toml import COMMAND_LINE, parse_overrides
+    from fedcraft.studies.compare import DEFAULT_METHODS, comparison_plan, further_seeds
+    from fedcraft.studies.sweep import repeat_best
+    from fedcraft.studies.sweep import sweep as work
 
     given = words or []
     methods = [word for word in given if "=" not in word] or list(DEFAULT_METHODS)
@@ -121,8 +121,8 @@ def sweep(
     * `fedcraft sweep mine.toml --jobs 2`
     * `fedcraft sweep mine.toml --ray 10.0.0.1:6379 --out /shared/mine`
     """
-    from fedcraft.experiments.files import COMMAND_LINE, parse_overrides
-    from fedcraft.experiments.plan import Plan
+    from fedcraft.config.toml import COMMAND_LINE, parse_overrides
+    from fedcraft.studies.plan import Plan
 
     plan = Plan.read(config, parse_overrides(words or []), COMMAND_LINE)
     if estimate:
@@ -137,7 +137,7 @@ def sweep(
 def _sweeper(ray: str | None) -> Callable[..., SweepResult]:
     """Return what does a sweep: processes here, or a cluster."""
     if ray is None:
-        from fedcraft.experiments.sweep import sweep as locally
+        from fedcraft.studies.sweep import sweep as locally
 
         return locally
     from fedcraft.cluster import sweep as remotely

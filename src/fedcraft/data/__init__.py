@@ -1,11 +1,11 @@
-"""Federated data: sources by name or path, partitioners, federations, and tensors of them.
+"""Data sets, partitioners, federations, and their tensors.
 
 >>> federation = federate(load("digits"), "dirichlet", clients=20, alpha=0.1, seed=7)
 >>> len(federation), int(federation.sizes("train").min()) >= 16
 (20, True)
 """
 
-from fedcraft.data.batches import Tensors, crop_flip, prepare
+from fedcraft.data.batches import Tensors, crop_flip
 from fedcraft.data.dataset import Dataset, from_arrays, from_torch
 from fedcraft.data.federation import Client, Federation, federate
 from fedcraft.data.loading import Source, load, sources
@@ -41,7 +41,6 @@ __all__ = [
     "make_partition",
     "natural",
     "partitioners",
-    "prepare",
     "quantity",
     "shards",
     "sources",

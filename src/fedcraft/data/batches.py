@@ -1,6 +1,6 @@
-"""From sample numbers to tensors a network can eat: one gather, one crop, one scaling per epoch.
+"""Batches of a data set as tensors: one gather, one crop and one scaling per epoch.
 
-No Pillow, no DataLoader: a client's epoch is one ``index_select`` in shuffled order, and its
+There is no DataLoader: an epoch of a client is one ``index_select`` in shuffled order, and its
 batches are slices of that.
 """
 
@@ -18,22 +18,20 @@ from torch import Tensor
 
 from fedcraft.data.dataset import Dataset
 
-__all__ = ["Normalisation", "Tensors", "crop_flip", "prepare"]
-
 _PADDING = 4
 _CHUNK = 4096
 
 
 @dataclass(frozen=True, eq=False)
 class Normalisation:
-    """(x / scale - mean) / std, folded into ``x * gain - shift``: two passes instead of three."""
+    """(x / scale - mean) / std per channel, as ``x * gain - shift``: two passes, not three."""
 
     gain: Tensor
     shift: Tensor
 
     @classmethod
     def of(cls, mean: Sequence[float], std: Sequence[float], scale: float) -> Normalisation:
-        """Fold the three constants, in float64, one pair per channel."""
+        """Compute gain and shift in float64, one pair per channel."""
         means, stds = np.broadcast_arrays(np.asarray(mean, float), np.asarray(std, float))
         shape = (means.size, 1, 1) if means.size > 1 else ()
         gain, shift = 1.0 / (scale * stds), means / stds
@@ -43,17 +41,10 @@ class Normalisation:
         return inputs.to(torch.float32).mul_(self.gain).sub_(self.shift)
 
 
-def prepare(
-    inputs: Tensor, mean: Sequence[float], std: Sequence[float], scale: float = 255.0
-) -> Tensor:
-    """Return uint8 ``inputs`` as float32 (x / scale - mean) / std, per channel."""
-    return Normalisation.of(mean, std, scale)(inputs)
-
-
 def crop_flip(images: Tensor, draw: np.random.Generator) -> Tensor:
     """Crop each image at random after padding it by 4 black pixels, then mirror half of them.
 
-    The whole stack ``(n, c, h, w)`` at once; what is drawn depends on ``draw`` and ``n`` only.
+    ``images`` is the whole stack ``(n, c, h, w)``; the draws depend on ``draw`` and ``n`` only.
     """
     count, channels, height, width = images.shape
     corners = torch.from_numpy(draw.integers(0, 2 * _PADDING + 1, (2, count, 1, 1)))
@@ -72,10 +63,10 @@ def crop_flip(images: Tensor, draw: np.random.Generator) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Tensors:
-    """All samples as two tensors, and the way from sample numbers to a batch.
+    """All samples as two tensors, from which batches are gathered by sample number.
 
     ``inputs`` is uint8 and scaled when gathered, or float32 and ready (``normalise`` is then None).
-    Both give the same bits. The tensors may share memory with the data set: read only.
+    Both give the same bits. The tensors may share memory with the data set: never write to them.
     """
 
     inputs: Tensor
@@ -112,7 +103,7 @@ class Tensors:
 
 
 def tensors_of(dataset: Dataset, ahead_mb: float) -> Tensors:
-    """Return the data set as tensors, scaled ahead when the float32 copy fits in ``ahead_mb``.
+    """Return the data set as tensors, scaled ahead if the float32 copy fits in ``ahead_mb``.
 
     Augmented data stay uint8: the padding of a crop is black before it is scaled.
     """
@@ -129,7 +120,7 @@ def tensors_of(dataset: Dataset, ahead_mb: float) -> Tensors:
 
 
 def as_tensor(array: NDArray[Any] | Tensor) -> Tensor:
-    """Wrap an array without a copy, also a read-only one (torch warns, but nobody writes here)."""
+    """Wrap an array without a copy, including a read-only one (torch warns, but nothing writes)."""
     if isinstance(array, Tensor):
         return array
     with warnings.catch_warnings():

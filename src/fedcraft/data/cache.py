@@ -1,9 +1,8 @@
-"""Decoded arrays on disk: written once, checksummed once, then opened memory-mapped.
+"""Decoded arrays on disk: written once, checked at every use, opened memory-mapped.
 
-A cache entry is a folder of ``.npy`` files and a ``meta.json`` with each file's size, time stamp
-and SHA-256. While size and time stamp still match, the content is trusted; if not, it is hashed
-again, and an entry that fails is thrown away and built anew. Several processes may build the same
-entry at once: the first to finish wins, and the others take what it wrote.
+A cache entry is a folder of ``.npy`` files and a ``meta.json`` with the SHA-256 of the arrays and a
+checksum of its own. An entry that does not match is thrown away and built again. Several processes
+may build the same entry at once: the first to finish wins, and the others take what it wrote.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedcraft.atomic import sync
 from fedcraft.data.dataset import fingerprint_of
 from fedcraft.data.decode import Arrays
 from fedcraft.errors import DataError
 
-__all__ = ["cache_folder", "cached", "key_of"]
-
-_FORMAT = 1
+_FORMAT = 2
+_NAMES = ("inputs", "labels", "owners")
+_STALE_SECONDS = 86_400.0  # no process takes that long to write an entry
 _ATTEMPTS = 20
 _PAUSE = 0.05  # seconds; between two processes' renames lies far less
 
@@ -69,24 +68,27 @@ def cached(folder: Path, build: Callable[[], Arrays]) -> tuple[Arrays, str]:
 
 
 def _write(folder: Path, arrays: Arrays) -> None:
-    # Not mkdtemp, whose folders nobody else may read: the entry is for all whom the umask lets in.
+    _sweep(folder)
+    # Not mkdtemp, whose folders only their owner can read: an entry follows the umask.
     temporary = folder.with_name(f".{folder.name}-{secrets.token_hex(8)}")
     try:
         temporary.mkdir()
-        named: list[tuple[str, NDArray[Any] | None]] = list(
-            zip(("inputs", "labels", "owners"), arrays[:3], strict=True)
-        )
-        files = {k: _save(temporary / f"{k}.npy", v) for k, v in named if v is not None}
-        meta = {
-            "format": _FORMAT,
-            "fingerprint": fingerprint_of(*arrays[:3]),
-            "owner_names": arrays.owner_names,
-            "files": files,
-        }
-        (temporary / "meta.json").write_text(json.dumps(meta))
+        for name, array in zip(_NAMES, arrays[:3], strict=True):
+            if array is not None:
+                np.save(temporary / f"{name}.npy", array, allow_pickle=False)
+                sync(temporary / f"{name}.npy")
+        about = {"fingerprint": fingerprint_of(*arrays[:3]), "owner_names": arrays.owner_names}
+        (temporary / "meta.json").write_text(json.dumps({**about, "check": _check(about)}))
         _publish(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _sweep(folder: Path) -> None:
+    """Delete what processes that were killed long ago left of this entry."""
+    for stale in folder.parent.glob(f".{folder.name}-*"):
+        if time.time() - stale.stat().st_mtime > _STALE_SECONDS:
+            shutil.rmtree(stale, ignore_errors=True)
 
 
 def _publish(temporary: Path, folder: Path) -> None:
@@ -101,33 +103,15 @@ def _publish(temporary: Path, folder: Path) -> None:
             raise
 
 
-def _save(path: Path, array: NDArray[Any]) -> dict[str, Any]:
-    with path.open("wb") as file:
-        np.save(file, array, allow_pickle=False)
-        file.flush()
-        os.fsync(file.fileno())
-    return {**_stamp(path), "sha256": _sha256(path)}
-
-
-def _stamp(path: Path) -> dict[str, int]:
-    status = path.stat()
-    return {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _read(folder: Path) -> tuple[Arrays, str] | None:
     try:
-        meta = json.loads((folder / "meta.json").read_text())
-        arrays = {name: _open(folder / f"{name}.npy", seen) for name, seen in meta["files"].items()}
-        names = tuple(meta["owner_names"])
-        made = Arrays(arrays["inputs"], arrays["labels"], arrays.get("owners"), names)
-        return made, str(meta["fingerprint"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        meta = json.loads((folder / "meta.json").read_bytes())
+        check, found = meta.pop("check"), [_open(folder / f"{name}.npy") for name in _NAMES]
+        made = Arrays(found[0], found[1], found[2], tuple(meta["owner_names"]))
+        intact = check == _check(meta) and meta["fingerprint"] == fingerprint_of(*made[:3])
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError):
         return None
+    return (made, meta["fingerprint"]) if intact else None
 
 
 def _read_patiently(folder: Path) -> tuple[Arrays, str] | None:
@@ -140,11 +124,10 @@ def _read_patiently(folder: Path) -> tuple[Arrays, str] | None:
     return None
 
 
-def _open(path: Path, seen: dict[str, Any]) -> NDArray[Any]:
-    stamp = _stamp(path)
-    if stamp["size"] != seen["size"]:
-        raise ValueError(f"{path} has {stamp['size']} bytes, not {seen['size']}")
-    if stamp["mtime_ns"] != seen["mtime_ns"] and _sha256(path) != seen["sha256"]:
-        raise ValueError(f"{path} is not what was written")
-    array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    return array
+def _open(path: Path) -> Any:
+    """Return the array of a file, or None if the entry has no such file."""
+    return np.load(path, mmap_mode="r", allow_pickle=False) if path.exists() else None
+
+
+def _check(about: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""A data set as a value: inputs, labels, owners, and how a network wants to see the inputs."""
+"""Data sets in memory: inputs, labels, owners, and how the inputs are scaled for a network."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcraft.data.missing import missing
 from fedcraft.errors import DataError
-
-__all__ = ["AUGMENTATIONS", "Dataset", "from_arrays", "from_torch"]
 
 AUGMENTATIONS = ("none", "crop-flip")
 _NO_VIEW = ((0.0,), (1.0,), 255.0)
@@ -23,13 +20,12 @@ _NO_VIEW = ((0.0,), (1.0,), 255.0)
 class Dataset:
     """Samples in memory (or memory-mapped), never written to.
 
-    ``inputs`` is ``(n, channels, height, width)`` or ``(n, features)``, the layout torch wants, as
-    uint8 or float32. uint8 is shown to a network as ``(x / scale - mean) / std`` per channel;
-    float32 is taken as it is, and refused with any of the three. ``owners`` holds the natural
-    client of each sample as 0, 1, ..., and ``owner_names`` what they are called in the source;
-    ``class_names`` tells the same of the labels where reading has numbered them.
-    ``fingerprint`` is the SHA-256 of the content: two data sets with the same one hold the same
-    samples in the same order.
+    ``inputs`` is ``(n, channels, height, width)`` or ``(n, features)``, as uint8 or float32. A
+    network sees uint8 as ``(x / scale - mean) / std`` per channel, and float32 as it is (the three
+    may not be given then). ``owners`` numbers the natural client of each sample 0, 1, ..., and
+    ``owner_names`` holds their names in the source; ``class_names`` does the same for labels that
+    were numbered on reading. ``fingerprint`` is the SHA-256 of the content: equal fingerprints mean
+    the same samples in the same order.
     """
 
     inputs: NDArray[Any]
@@ -48,7 +44,9 @@ class Dataset:
     def __post_init__(self) -> None:
         _check_inputs(self.inputs)
         _check_labels(self.labels, len(self.inputs), self.classes)
-        _check_owners(self.owners, len(self.inputs))
+        if self.owners is not None and self.owners.shape != (len(self),):
+            found = self.owners.shape
+            raise DataError(f"owners must have shape ({len(self)},), but their shape is {found}")
         _check_view(self)
         if not self.fingerprint:
             digest = fingerprint_of(self.inputs, self.labels, self.owners)
@@ -63,7 +61,7 @@ class Dataset:
         return tuple(self.inputs.shape[1:])
 
     def subset(self, rows: NDArray[np.int64]) -> Dataset:
-        """Return a copy of the given samples; their owners are renumbered 0, 1, ... in order."""
+        """Return a copy of the given samples, with their owners renumbered 0, 1, ... in order."""
         owners, owner_names = self.owners, self.owner_names
         if owners is not None:
             kept, owners = np.unique(owners[rows], return_inverse=True)
@@ -105,23 +103,21 @@ def from_arrays(
     scale: float = 255.0,
     augmentation: str = "none",
 ) -> Dataset:
-    """Make a data set of your own arrays.
+    """Return a data set made of arrays.
 
-    ``inputs`` may be uint8 (kept, and scaled batch by batch) or any other number type (made
-    float32 and shown as it is, so ``mean``, ``std`` and ``scale`` are refused with it). ``owners``
-    may hold any ids, numbers or strings. ``classes`` defaults to the largest label plus one, and
-    ``class_names`` may say what they are called. Images are ``(n, c, h, w)``, or ``(n, h, w, c)``
-    with ``channels_last=True``.
+    ``inputs`` may be uint8 (kept, and scaled batch by batch) or any other number type (converted to
+    float32 and not scaled, so ``mean``, ``std`` and ``scale`` are refused with it). ``owners`` may
+    hold numbers or strings. ``classes`` defaults to the largest label plus one, and ``class_names``
+    may name them. Images are ``(n, c, h, w)``, or ``(n, h, w, c)`` with ``channels_last=True``.
 
     >>> data = from_arrays([[0.0, 1.0], [2.0, 3.0]], [0, 1], owners=["ann", "bob"])
     >>> data.input_shape, data.classes, data.owner_names
     ((2,), 2, ('ann', 'bob'))
     """
-    samples = _as_samples(inputs, channels_last)
     targets = _as_labels(labels)
     names, ids = _number_owners(owners)
     return Dataset(
-        inputs=samples,
+        inputs=_as_samples(inputs, channels_last),
         labels=targets,
         classes=int(targets.max(initial=-1)) + 1 if classes is None else classes,
         name=name,
@@ -138,8 +134,8 @@ def from_arrays(
 def from_torch(dataset: Any, owners: ArrayLike | None = None, **options: Any) -> Dataset:
     """Read a map-style torch ``Dataset`` of (input, label) pairs once, in order, into memory.
 
-    Transforms run once, here: a random one is frozen at its first draw. Pillow images are taken as
-    uint8. ``options`` are those of :func:`from_arrays`.
+    Transforms run only once: a random one is frozen at its first draw. Pillow images become uint8.
+    ``options`` are those of :func:`from_arrays`.
     """
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise DataError(
@@ -189,14 +185,34 @@ def _number_owners(owners: ArrayLike | None) -> tuple[tuple[str, ...], NDArray[n
     if owners is None:
         return (), None
     array = np.asarray(owners)
-    nameless = missing(array)
+    nameless = count_missing(array)
     if nameless:
         raise DataError(
             f"owners must name the client of every sample, but {nameless} of {array.size} are None,"
             " NaN or blank; name them or leave their samples out"
         )
     names, ids = np.unique(array, return_inverse=True)
-    return tuple(str(name) for name in names), ids.astype(np.int64)
+    return tuple(map(str, names)), ids.astype(np.int64)
+
+
+def count_missing(values: NDArray[Any]) -> int:
+    """Return how many values are None, NaN, NaT, NA or blank text.
+
+    >>> count_missing(np.array(["north", " ", None], object)), count_missing(np.array([np.nan]))
+    (2, 1)
+    """
+    if values.dtype.kind in "OU":
+        return sum(map(_is_missing, values.ravel().tolist()))
+    return int(np.count_nonzero(values != values))  # only NaN and NaT differ from themselves
+
+
+def _is_missing(value: Any) -> bool:
+    if isinstance(value, str):
+        return not value.strip()
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # a comparison with pandas' NA is neither true nor false
+        return True
 
 
 def _check_inputs(inputs: NDArray[Any]) -> None:
@@ -223,11 +239,6 @@ def _check_labels(labels: NDArray[np.int64], samples: int, classes: int) -> None
         )
 
 
-def _check_owners(owners: NDArray[np.int64] | None, samples: int) -> None:
-    if owners is not None and owners.shape != (samples,):
-        raise DataError(f"owners must have shape ({samples},), but their shape is {owners.shape}")
-
-
 def _check_view(data: Dataset) -> None:
     channels = data.inputs.shape[1] if data.inputs.ndim == 4 else 1
     for name in ("mean", "std"):
@@ -248,6 +259,6 @@ def _check_view(data: Dataset) -> None:
         raise DataError("augmentation 'crop-flip' needs uint8 images of shape (n, c, h, w)")
     if data.inputs.dtype != np.uint8 and (data.mean, data.std, data.scale) != _NO_VIEW:
         raise DataError(
-            "mean, std and scale are for uint8 inputs, but these are float32, which a network sees "
-            "as they are; standardise them first"
+            "mean, std and scale are for uint8 inputs, but these are float32, which is not scaled; "
+            "standardise them first"
         )

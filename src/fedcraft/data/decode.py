@@ -1,10 +1,11 @@
-"""Parquet files of PNG images into arrays: done once per data set, then cached."""
+"""Decoding of Parquet files with images into arrays."""
 
 from __future__ import annotations
 
 import importlib
 import io
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,13 +15,11 @@ from numpy.typing import NDArray
 from fedcraft.data.schemas import Schema
 from fedcraft.errors import DataError, MissingExtraError
 
-__all__ = ["Arrays", "decode", "decode_image", "optional"]
-
 _ROWS = 1000
 
 
 class Arrays(NamedTuple):
-    """Decoded samples, their labels, and (for natural clients) who made them."""
+    """Decoded samples, their labels, and the owners of a data set that names them."""
 
     inputs: NDArray[np.uint8]
     labels: NDArray[np.int64]
@@ -29,7 +28,7 @@ class Arrays(NamedTuple):
 
 
 def optional(module: str, package: str) -> Any:
-    """Import what comes with the extra ``data``, or say how to get it."""
+    """Return a module that comes with the extra ``data``; without it, the error says so."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -39,8 +38,8 @@ def optional(module: str, package: str) -> Any:
 def decode(files: list[Path], schema: Schema) -> Arrays:
     """Read every row of every file, in order.
 
-    The image column is a struct with ``bytes`` (PNG or any format Pillow reads). About 60
-    microseconds an image.
+    The image column is a struct with ``bytes``, in any format that Pillow reads. An image takes
+    about 60 microseconds.
     """
     tables = [_open(file, schema) for file in files]
     count = sum(table.metadata.num_rows for table in tables)
@@ -51,13 +50,14 @@ def decode(files: list[Path], schema: Schema) -> Arrays:
     owners: list[str] = []
     start = 0
     for file, table in zip(files, tables, strict=True):
-        for batch in _batches(file, table, schema):
-            rows = slice(start, start + batch.num_rows)
-            labels[rows] = _labels(file, batch.column(schema.label), start)
-            _fill(inputs[rows], batch.column(schema.image), file, start)
-            if schema.owner:
-                owners.extend(map(str, batch.column(schema.owner).to_pylist()))
-            start = rows.stop
+        with _readable(file):
+            for batch in table.iter_batches(batch_size=_ROWS, columns=schema.columns):
+                rows = slice(start, start + batch.num_rows)
+                labels[rows] = _labels(file, batch.column(schema.label), start)
+                _fill(inputs[rows], batch.column(schema.image), file, start)
+                if schema.owner:
+                    owners.extend(map(str, batch.column(schema.owner).to_pylist()))
+                start = rows.stop
     if not schema.owner:
         return Arrays(inputs, labels, None, ())
     names, ids = np.unique(np.array(owners), return_inverse=True)
@@ -65,7 +65,7 @@ def decode(files: list[Path], schema: Schema) -> Arrays:
 
 
 def decode_image(data: bytes | None, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Return one encoded image as (channels, height, width) of the promised shape."""
+    """Return one encoded image as (channels, height, width), which must be ``shape``."""
     if data is None:
         raise ValueError("the image is null")
     image = optional("PIL.Image", "pillow").open(io.BytesIO(data))
@@ -77,15 +77,21 @@ def decode_image(data: bytes | None, shape: tuple[int, ...]) -> NDArray[np.uint8
     return planes
 
 
-def _open(file: Path, schema: Schema) -> Any:
-    parquet = optional("pyarrow.parquet", "pyarrow")
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    """Turn the errors of a missing or damaged Parquet file into a ``DataError``."""
     arrow = optional("pyarrow", "pyarrow")
     try:
-        table = parquet.ParquetFile(file)
+        yield
     except FileNotFoundError as error:
         raise DataError(f"{file} does not exist") from error
     except (arrow.ArrowException, OSError) as error:
         raise DataError(f"{file} is not a whole Parquet file ({error}); fetch it again") from error
+
+
+def _open(file: Path, schema: Schema) -> Any:
+    with _readable(file):
+        table = optional("pyarrow.parquet", "pyarrow").ParquetFile(file)
     missing = [name for name in schema.columns if name not in table.schema_arrow.names]
     if missing:
         raise DataError(
@@ -93,14 +99,6 @@ def _open(file: Path, schema: Schema) -> Any:
             f"{table.schema_arrow.names}"
         )
     return table
-
-
-def _batches(file: Path, table: Any, schema: Schema) -> Iterator[Any]:
-    arrow = optional("pyarrow", "pyarrow")
-    try:
-        yield from table.iter_batches(batch_size=_ROWS, columns=schema.columns)
-    except (arrow.ArrowException, OSError) as error:
-        raise DataError(f"{file} is damaged ({error}); fetch it again") from error
 
 
 def _labels(file: Path, column: Any, start: int) -> NDArray[np.int64]:
@@ -120,7 +118,7 @@ def _fill(target: NDArray[np.uint8], column: Any, file: Path, start: int) -> Non
         try:
             target[row] = decode_image(data, shape)
         except (OSError, ValueError, SyntaxError) as error:
-            raise DataError(f"{file}: row {start + row} is no image ({error})") from error
+            raise DataError(f"{file}: row {start + row} is not an image ({error})") from error
 
 
 def _fields(kind: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Where the Parquet files of a named data set are: in a local folder first, else on the Hub."""
+"""The Parquet files of a named data set: in a local folder, or else on the Hub."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from pathlib import Path
 from fedcraft.data.schemas import Schema
 from fedcraft.errors import DataError, MissingExtraError
 
-__all__ = ["is_offline", "parquet_files"]
-
 _YES = {"1", "on", "true", "yes"}
 _NAME_IT = "name it by data_root (root= of fedcraft.data.load) or FEDCRAFT_DATA"
 
 
 def is_offline(offline: bool | None) -> bool:
-    """Return the argument, or what FEDCRAFT_OFFLINE and HF_HUB_OFFLINE say."""
+    """Return ``offline``, or if it is None whether FEDCRAFT_OFFLINE or HF_HUB_OFFLINE is set."""
     if offline is not None:
         return offline
     names = ("FEDCRAFT_OFFLINE", "HF_HUB_OFFLINE")
@@ -24,11 +22,10 @@ def is_offline(offline: bool | None) -> bool:
 
 
 def parquet_files(schema: Schema, root: str | Path | None, offline: bool | None) -> list[Path]:
-    """Return all shards of all splits, in order; the Hub is asked only if no folder has them.
+    """Return all shards of all splits, in order; ask the Hub only if no folder has them.
 
-    Looked for in ``root`` (else the environment's FEDCRAFT_DATA): first under
-    ``<repository>/<folder>``, then ``<folder>``, then right there. A folder with only some of the
-    splits or shards is an error, not a reason to download.
+    The folders are ``<repository>/<folder>``, ``<folder>`` and ``.`` below ``root`` or else
+    FEDCRAFT_DATA. One with only some of the splits or shards is an error, not a reason to download.
     """
     given = root or os.environ.get("FEDCRAFT_DATA")
     if given is not None:
@@ -58,8 +55,8 @@ def _all_shards(folder: Path, split: str, files: list[Path]) -> None:
     counts = {int(match[1]) for f in files if (match := re.search(r"-of-(\d+)\.parquet$", f.name))}
     if counts and counts != {len(files)}:
         raise DataError(
-            f"{folder} must hold all shards of {split!r}, but their names promise "
-            f"{sorted(counts)} and {len(files)} are there"
+            f"{folder} must hold all shards of {split!r}: by their names there are "
+            f"{sorted(counts)}, but {len(files)} were found; fetch the others"
         )
 
 

@@ -1,4 +1,4 @@
-"""Data sets by name or path."""
+"""Loading of data sets by name or path."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ from fedcraft.data.dataset import Dataset, fingerprint_of, from_arrays
 from fedcraft.data.decode import decode
 from fedcraft.data.hub import parquet_files
 from fedcraft.data.schemas import SCHEMAS, Schema
-from fedcraft.data.similar import unknown
 from fedcraft.data.table import TABLES, from_table
 from fedcraft.errors import DataError
+from fedcraft.registry import did_you_mean
 from fedcraft.seeds import generator
-
-__all__ = ["Source", "load", "sources"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Source:
 
 
 def sources() -> dict[str, Source]:
-    """Return the data sets known by name; only the embedded ones need no file."""
+    """Return the data sets known by name; only the embedded ones work without files."""
     digits = Source("digits", "1,797 handwritten digits of 8 x 8 pixels", 10, (64,), True)
     images = [Source(s.name, s.about, s.classes, s.shape, False) for s in SCHEMAS.values()]
     return {source.name: source for source in (digits, *images)}
@@ -54,9 +52,8 @@ def load(
     Image sets are read from ``root`` or FEDCRAFT_DATA, else from the Hub unless ``offline`` (or
     FEDCRAFT_OFFLINE, HF_HUB_OFFLINE), decoded once and cached as memory-mapped uint8 arrays in
     ``cache``, FEDCRAFT_CACHE or ``~/.cache/fedcraft``; ``cache=False`` keeps them in memory only.
-
-    ``options``: for ``femnist`` those of :func:`draw_writers`; for a path those of
-    :func:`from_table`.
+    ``options`` are those of :func:`draw_writers` for ``femnist``, and of :func:`from_table` for a
+    path.
 
     >>> digits = load("digits")
     >>> len(digits), digits.input_shape, digits.classes
@@ -73,16 +70,16 @@ def load(
     if Path(name).suffix in TABLES:
         _known_options(name, from_table, options)
         return from_table(name, **options)
-    return unknown("data set", name, [*sources(), *(f"a path to *{suffix}" for suffix in TABLES)])
+    raise DataError(
+        f"unknown data set {name!r}; there are {', '.join(sorted(sources()))}, or the path of a "
+        f"{' or '.join(TABLES)} file.{did_you_mean(name, sources())}"
+    )
 
 
 def draw_writers(
     dataset: Dataset, *, clients: int | None = 1000, max_samples: int = 500, seed: int = 0
 ) -> Dataset:
-    """Keep ``clients`` writers drawn uniformly among those with at most ``max_samples`` samples.
-
-    ``clients=None`` keeps all of those.
-    """
+    """Keep ``clients`` (None: all) of the writers with at most ``max_samples``, drawn uniformly."""
     if dataset.owners is None:
         raise DataError(f"data set {dataset.name!r} names no owners to draw from")
     sizes = np.bincount(dataset.owners)
@@ -95,7 +92,7 @@ def draw_writers(
         )
     chosen = generator(seed, "writers").choice(eligible, wanted, replace=False)
     rows = np.flatnonzero(np.isin(dataset.owners, chosen))
-    # The whole set keeps its memory map; a part of it is copied.
+    # The whole set keeps its memory map; a subset is a copy.
     return dataset if rows.size == len(dataset) else dataset.subset(rows)
 
 
@@ -110,7 +107,7 @@ def _known_options(
 
 
 def _digits() -> Dataset:
-    from sklearn.datasets import load_digits  # a second of import that only this set needs
+    from sklearn.datasets import load_digits  # the import takes a second
 
     images, labels = load_digits(return_X_y=True)
     return from_arrays(

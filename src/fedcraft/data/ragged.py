@@ -1,4 +1,4 @@
-"""Many index arrays of unequal length in two flat ones (compressed rows)."""
+"""Index arrays of unequal length, stored in two flat arrays (compressed rows)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcraft.errors import DataError
-
-__all__ = ["Ragged"]
 
 Indices = NDArray[np.int64]
 
@@ -32,8 +30,8 @@ class Ragged:
         ends = self.pointers[[0, -1]].tolist() if self.pointers.size else []
         if ends != [0, self.indices.size] or (steps < 0).any():
             raise DataError(
-                f"pointers must rise from 0 to the {self.indices.size} indices, but they run "
-                f"{ends} and fall {int((steps < 0).sum())} times"
+                f"pointers must rise from 0 to the number of indices, {self.indices.size}, but "
+                f"their ends are {ends}, and they fall {int((steps < 0).sum())} times"
             )
 
     @classmethod

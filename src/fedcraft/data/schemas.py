@@ -1,15 +1,16 @@
-"""What the named image sets look like on the Hub, and what a network should see of them."""
+"""The schemas of the named image sets, read from ``images.toml``."""
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass
-
-__all__ = ["SCHEMAS", "Schema"]
+from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Schema:
-    """One image set: where its Parquet files lie, which columns they have, how it is normalised."""
+    """One image set: its Parquet files, their columns, and its mean and standard deviation."""
 
     name: str
     about: str
@@ -27,54 +28,17 @@ class Schema:
 
     @property
     def columns(self) -> list[str]:
-        """Return the columns that are read."""
+        """The columns that are read."""
         return [self.image, self.label, *([self.owner] if self.owner else [])]
 
 
-SCHEMAS = {
-    schema.name: schema
-    for schema in (
-        Schema(
-            name="cifar10",
-            about="60,000 colour images of 10 kinds of things, train and test merged",
-            repository="uoft-cs/cifar10",
-            folder="plain_text",
-            splits=("train", "test"),
-            image="img",
-            label="label",
-            classes=10,
-            shape=(3, 32, 32),
-            mean=(0.4914, 0.4822, 0.4465),
-            std=(0.2470, 0.2435, 0.2616),
-            augmentation="crop-flip",
-        ),
-        # The released run of the paper augments CIFAR-10 only.
-        Schema(
-            name="cifar100",
-            about="60,000 colour images of 100 kinds of things, train and test merged",
-            repository="uoft-cs/cifar100",
-            folder="cifar100",
-            splits=("train", "test"),
-            image="img",
-            label="fine_label",
-            classes=100,
-            shape=(3, 32, 32),
-            mean=(0.5071, 0.4865, 0.4409),
-            std=(0.2673, 0.2564, 0.2762),
-        ),
-        Schema(
-            name="femnist",
-            about="handwritten characters of 62 kinds, as stored (dark ink on white), by writer",
-            repository="flwrlabs/femnist",
-            folder="data",
-            splits=("train",),
-            image="image",
-            label="character",
-            classes=62,
-            shape=(1, 28, 28),
-            mean=(0.1307,),
-            std=(0.3081,),
-            owner="writer_id",
-        ),
-    )
-}
+def _schemas() -> dict[str, Schema]:
+    text = Path(__file__).with_name("images.toml").read_text(encoding="utf-8")
+    return {name: Schema(name, **_frozen(values)) for name, values in tomllib.loads(text).items()}
+
+
+def _frozen(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
+
+
+SCHEMAS = _schemas()

@@ -1,4 +1,4 @@
-"""The user's own Parquet or CSV file: one row a sample, one column the client."""
+"""Parquet and CSV files as data sets: one row per sample, one column for the client."""
 
 from __future__ import annotations
 
@@ -9,18 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcraft.data.dataset import Dataset, from_arrays
+from fedcraft.data.dataset import Dataset, count_missing, from_arrays
 from fedcraft.data.decode import optional
-from fedcraft.data.missing import missing
 from fedcraft.errors import DataError
-
-__all__ = ["TABLES", "from_table", "owners_in"]
 
 TABLES = (".parquet", ".csv")
 
 
 def from_table(
-    path: str | Path,
+    path: Any,
     *,
     label: str = "label",
     client: str | None = None,
@@ -29,17 +26,17 @@ def from_table(
     mean: Sequence[float] = (0.0,),
     std: Sequence[float] = (1.0,),
 ) -> Dataset:
-    """Read a ``.parquet`` or ``.csv`` file whose rows are samples.
+    """Read a ``.parquet`` or ``.csv`` file, or a pandas or polars frame, whose rows are samples.
 
-    ``label``: integers 0, 1, ... without a gap are taken as they are; all other classes (1 and 100,
+    ``label``: integers 0, 1, ... without a gap are used as they are; all other classes (1 and 100,
     -1 and 1, text, true and false) are numbered in sorted order, and ``class_names`` of the data
-    set tells what they were. With ``classes`` integers are not numbered, and must lie below it.
+    set holds what they were. With ``classes``, integers are not numbered and must lie below it.
     ``client``: the column with the client's id, of any type; without it the data have no owners.
     ``features``: the input columns, by default all others. Number columns become float32 features,
     as (x - mean) / std; a single column of lists gives one feature per element.
     """
-    file = Path(path)
-    table = _read(file)
+    file = Path("frame") if hasattr(path, "columns") else Path(path)
+    table = _from_frame(path) if hasattr(path, "columns") else _read(file)
     _require(file, table, [label, *([client] if client else [])])
     columns = [features] if isinstance(features, str) else features
     rest = [name for name in table.column_names if name not in (label, client)]
@@ -55,8 +52,16 @@ def from_table(
     )
 
 
+def _from_frame(frame: Any) -> Any:
+    if len(frame) == 0:
+        raise DataError("the data frame has no rows")
+    if hasattr(frame, "to_arrow"):
+        return frame.to_arrow()
+    return optional("pyarrow", "pyarrow").Table.from_pandas(frame, preserve_index=False)
+
+
 def owners_in(path: str | Path, client: str) -> int:
-    """Return how many owners the column ``client`` of a table names."""
+    """Return the number of different owners in the column ``client`` of a table."""
     file = Path(path)
     table = _read(file)
     _require(file, table, [client])
@@ -88,7 +93,7 @@ def _require(file: Path, table: Any, names: list[str]) -> None:
 
 def _values(file: Path, table: Any, name: str) -> NDArray[Any]:
     values: NDArray[Any] = table.column(name).to_numpy()
-    empty = missing(values)
+    empty = count_missing(values)
     if empty:
         raise DataError(
             f"{file}: column {name!r} has {empty} empty cells (null, NaN or blank); fill them in "
@@ -100,7 +105,7 @@ def _values(file: Path, table: Any, name: str) -> NDArray[Any]:
 def _labels(
     file: Path, table: Any, name: str, classes: int | None
 ) -> tuple[NDArray[Any], list[str]]:
-    """Return the number of every row's class, and what the numbered classes were."""
+    """Return the class number of every row, and the names of classes that were numbered here."""
     values = _values(file, table, name)
     if np.issubdtype(values.dtype, np.integer) and _are_numbered(values, classes):
         return values, []
@@ -111,10 +116,7 @@ def _labels(
 
 
 def _are_numbered(values: NDArray[Any], classes: int | None) -> bool:
-    """Tell whether integers are 0, 1, ...; a class may be absent only where their number is known.
-
-    The largest of 1 and 100,000 says nothing about how many classes there are.
-    """
+    """Tell whether integers are 0, 1, ... already; with ``classes`` given, some may be absent."""
     return classes is not None or bool(values.min() == 0 and values.max() < np.unique(values).size)
 
 
@@ -122,7 +124,7 @@ def _no_fractions(file: Path, name: str, values: NDArray[Any]) -> None:
     broken = values[~np.isfinite(values) | (values != np.trunc(values))]
     if broken.size:
         raise DataError(
-            f"{file}: label column {name!r} must hold classes, whole numbers or text, but "
+            f"{file}: label column {name!r} must hold classes (whole numbers or text), but "
             f"{broken.size} rows hold others, the first {broken[0]}; number the classes 0, 1, ..."
         )
 
@@ -144,9 +146,8 @@ def _features(file: Path, table: Any, names: list[str]) -> NDArray[Any]:
 
 def _is_list(kind: Any) -> bool:
     types = optional("pyarrow.types", "pyarrow")
-    return any(
-        test(kind) for test in (types.is_list, types.is_large_list, types.is_fixed_size_list)
-    )
+    tests = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    return any(test(kind) for test in tests)
 
 
 def _list_features(file: Path, table: Any, name: str) -> NDArray[Any]:

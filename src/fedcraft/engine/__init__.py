@@ -1,14 +1,14 @@
 """The engine: what turns a method into a training run."""
 
+from fedcraft.config.settings import Settings
 from fedcraft.engine.callbacks import Callback, RunInfo
-from fedcraft.engine.fleet import Scores
+from fedcraft.engine.executors.processes import WorkerError
 from fedcraft.engine.interrupt import Interrupted
 from fedcraft.engine.loop import TooFewClients
-from fedcraft.engine.processes import WorkerError
 from fedcraft.engine.progress import progress
-from fedcraft.engine.result import Result
-from fedcraft.engine.run import run
-from fedcraft.engine.settings import Settings
+from fedcraft.engine.simulation import run
+from fedcraft.metrics.scores import Scores
+from fedcraft.runs.result import Result
 
 __all__ = [
     "Callback",

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedcraft.engine.fleet import Scores
-from fedcraft.engine.settings import Settings
-
-__all__ = ["Callback", "Callbacks", "RunInfo"]
+from fedcraft.config.settings import Settings
+from fedcraft.metrics.scores import Scores
 
 
 @dataclass(frozen=True)

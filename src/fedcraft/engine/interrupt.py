@@ -12,7 +12,12 @@ from typing import Any
 
 from fedcraft.errors import FedcraftError
 
-__all__ = ["Interrupted", "interruptible"]
+
+class Halt(BaseException):
+    """The user asked for an end in the middle of a phase; the phase is void, the server untouched.
+
+    A ``BaseException``, so that no client code swallows it.
+    """
 
 
 class Interrupted(FedcraftError):

@@ -9,18 +9,19 @@ import numpy as np
 from torch import Tensor
 
 from fedcraft.aggregators import Certificate
+from fedcraft.config.settings import Settings
 from fedcraft.engine.callbacks import Callback
-from fedcraft.engine.crew import Halt
-from fedcraft.engine.fleet import Fleet, Scores, Trained
-from fedcraft.engine.journal import Journal
-from fedcraft.engine.meter import MemoryGauge, Meter
+from fedcraft.engine.client_manager import ClientManager, CohortUpdates
+from fedcraft.engine.interrupt import Halt
+from fedcraft.engine.profiling import PeakMemory, PhaseTimer
 from fedcraft.engine.sampling import Sampler, draw_clients
 from fedcraft.engine.server import Server, ServerStep
-from fedcraft.engine.settings import Settings
 from fedcraft.engine.stopping import Stopping
 from fedcraft.errors import FedcraftError, NonFiniteError
 from fedcraft.local.store import ClientStates
 from fedcraft.metrics.fairness import summarise
+from fedcraft.metrics.scores import Scores
+from fedcraft.runs.writer import NullWriter
 
 __all__ = ["Loop", "TooFewClients"]
 
@@ -37,41 +38,42 @@ class Loop:
     def __init__(
         self,
         settings: Settings,
-        fleet: Fleet,
+        clients: ClientManager,
         server: Server,
         states: ClientStates,
-        journal: Journal,
+        writer: NullWriter,
         callback: Callback,
-        halted: Callable[[], bool],
+        stop_requested: Callable[[], bool],
         sampler: Sampler = draw_clients,
     ) -> None:
-        self.settings, self.fleet, self.server = settings, fleet, server
-        self.states, self.journal, self.callback = states, journal, callback
+        self.settings, self.clients, self.server = settings, clients, server
+        self.states, self.writer, self.callback = states, writer, callback
         self.stopping = Stopping(settings)
         self.round = 0
         self.reason = ""
+        self.diverged = False
         self.extra: dict[str, Any] = {}  # what else a checkpoint should carry
-        self._halted, self._sampler = halted, sampler
-        self._meter, self._gauge = Meter(), MemoryGauge()
+        self._stop_requested, self._sampler = stop_requested, sampler
+        self._meter, self._gauge = PhaseTimer(), PeakMemory()
 
     def run(self) -> str:
         """Go on to the last round or a stop condition; return ``finished`` or ``stopped``.
 
         ``Halt`` leaves the loop at the end of the last whole round.
         """
-        if not self.journal.rows and self.settings.evaluates(0):
+        if not self.writer.rows and self.settings.evaluates(0):
             self._begin_row()
         while self.round < self.settings.rounds and not self.reason:
-            if self._halted():
+            if self._stop_requested():
                 raise Halt
             self._advance()
         return "stopped" if self.reason else "finished"
 
     def evaluate(self) -> dict[str, Scores]:
         """Score all clients with the present model; nothing is written."""
-        self.fleet.broadcast(self.server.output, self.server.buffers)
+        self.clients.broadcast(self.server.output, self.server.buffers)
         lr = self.settings.client_lr_at(self.round)
-        return self.fleet.evaluate(self.states, self._splits(), self.round, lr)
+        return self.clients.evaluate(self.states, self._splits(), self.round, lr)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumed run needs beside the tables."""
@@ -79,7 +81,7 @@ class Loop:
             "round": self.round,
             "server": self.server.state_dict(),
             "stopping": self.stopping.state_dict(),
-            "initial": self.fleet.desk.initial,
+            "initial": self.clients.workspace.initial,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -88,7 +90,7 @@ class Loop:
         self.server.load_state_dict(state["server"])
         self.stopping.load_state_dict(state["stopping"])
         self.reason = self.stopping.verdict() or ""
-        self.fleet.desk.initial.copy_(state["initial"])
+        self.clients.workspace.initial.copy_(state["initial"])
         self.states.load(state["clients"])
 
     def _begin_row(self) -> None:
@@ -100,7 +102,7 @@ class Loop:
     def _stop_short(self, reason: str) -> None:
         """End at the last whole round, whose row is written again if it was not evaluated."""
         self.reason = reason
-        row = dict(self.journal.rows[-1] if self.journal.rows else _START)
+        row = dict(self.writer.rows[-1] if self.writer.rows else _START)
         if "evaluation" in row:
             return
         self._meter.give_back(row.pop("seconds", {}))
@@ -111,13 +113,14 @@ class Loop:
     def _advance(self) -> None:
         index = self.round
         lr = self.settings.client_lr_at(index)
-        drawn = self._sampler(self.settings, len(self.fleet.job.federation), index)
+        drawn = self._sampler(self.settings, len(self.clients.job.federation), index)
         try:
             trained, dropped = self._train(drawn.present, lr)
             step = self._aggregate(trained, lr)
         except NonFiniteError as error:
             if self.settings.nonfinite != "stop":
                 raise
+            self.diverged = True
             self._stop_short(f"not finite: {error}")
             return
         self.round = index + 1
@@ -130,18 +133,18 @@ class Loop:
             self._score_into(row)
         self._close_row(row, step.certificate)
 
-    def _train(self, clients: np.ndarray[Any, Any], lr: float) -> tuple[Trained, list[int]]:
+    def _train(self, clients: np.ndarray[Any, Any], lr: float) -> tuple[CohortUpdates, list[int]]:
         self._require_clients(len(clients))
         with self._meter.phase("train"):
-            self.fleet.broadcast(self.server.theta, self.server.buffers)
-            trained = self.fleet.train(
+            self.clients.broadcast(self.server.theta, self.server.buffers)
+            trained = self.clients.train(
                 clients,
                 self.states,
                 round_index=self.round,
                 lr=lr,
                 report_loss=self.server.wants_losses,
             )
-        self._meter.idle(self.fleet.crew.size, float(trained.column("busy").sum()))
+        self._meter.idle(self.clients.executor.size, float(trained.column("busy").sum()))
         finite = trained.finite(self.server.averaged)
         bad: list[int] = trained.clients[~finite].tolist()
         if bad and self.settings.nonfinite != "drop":
@@ -159,10 +162,10 @@ class Loop:
                 f"{self.settings.clients_per_round}, and min_clients is {self.settings.min_clients}"
             )
 
-    def _aggregate(self, trained: Trained, lr: float) -> ServerStep:
+    def _aggregate(self, trained: CohortUpdates, lr: float) -> ServerStep:
         def losses_at(theta: Tensor, clients: Sequence[int]) -> Sequence[float]:
-            self.fleet.broadcast(theta, self.server.buffers)
-            losses: list[float] = self.fleet.losses(np.asarray(clients), self.round).tolist()
+            self.clients.broadcast(theta, self.server.buffers)
+            losses: list[float] = self.clients.losses(np.asarray(clients), self.round).tolist()
             return losses
 
         with self._meter.phase("aggregate"):
@@ -173,7 +176,7 @@ class Loop:
         return step
 
     def _row(
-        self, trained: Trained, dropped: list[int], lr: float, step: ServerStep
+        self, trained: CohortUpdates, dropped: list[int], lr: float, step: ServerStep
     ) -> dict[str, Any]:
         row = {
             "round": self.round,
@@ -197,29 +200,29 @@ class Loop:
         with self._meter.phase("evaluate"):
             scores = self.evaluate()
             row["evaluation"] = _summary(scores)
-        self.journal.add_scores(self.round, scores)
+        self.writer.add_scores(self.round, scores)
         self.callback.on_evaluate(self.round, scores)
 
     def _close_row(self, row: dict[str, Any], certificate: Certificate | None) -> None:
-        peak = self._gauge.peak(self.fleet.crew.pids())
+        peak = self._gauge.peak(self.clients.executor.pids())
         whole = {
             "round": row["round"],
             "seconds": self._meter.take(),
             "peak_memory_mb": peak,
             **row,
         }
-        self.journal.add_round(whole, certificate)
+        wanted = certificate is not None and self.settings.diagnoses(self.round)
+        self.writer.add_round(whole, certificate.rows() if certificate and wanted else ())
         self.callback.on_round(whole)
-        if self.round and self.journal.checkpoint_due(self.round):
+        every, minutes = self.settings.checkpoint_every, self.settings.checkpoint_minutes
+        if self.round and self.writer.checkpoint_due(self.round, every, minutes):
             self.save()
 
     def save(self) -> None:
         """Write a checkpoint of the last whole round."""
-        if self.journal.directory is None:
-            return
-        split_hash = self.fleet.job.federation.split_hash
+        split_hash = self.clients.job.federation.split_hash
         state = {**self.state_dict(), "split_hash": split_hash, **self.extra}
-        self.journal.save_checkpoint(state, self.states)
+        self.writer.save_checkpoint(state, self.states)
 
     def _splits(self) -> tuple[str, ...]:
         wanted = ("test", "train", "validation")
@@ -227,13 +230,7 @@ class Loop:
 
 
 def _conflicts(certificate: Certificate | None) -> dict[str, int] | None:
-    if certificate is None:
-        return None
-    return {
-        "average": certificate.overall_conflicts_average,
-        "reference": certificate.overall_conflicts_reference,
-        "after": certificate.overall_conflicts_after,
-    }
+    return None if certificate is None else certificate.conflicts()
 
 
 def _summary(scores: Mapping[str, Scores]) -> dict[str, float]:

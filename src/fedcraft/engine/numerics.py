@@ -8,8 +8,6 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-__all__ = ["one_thread", "settled"]
-
 
 def one_thread() -> None:
     """Set this process to one torch thread and flush denormals to zero.
@@ -23,7 +21,7 @@ def one_thread() -> None:
 
 
 @contextmanager
-def settled() -> Iterator[None]:
+def single_threaded() -> Iterator[None]:
     """Run a block under :func:`one_thread` and give the process back as it was."""
     threads = torch.get_num_threads()
     one_thread()

@@ -12,8 +12,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedcraft.console import notes
 from fedcraft.engine.callbacks import Callback, RunInfo
 
-__all__ = ["ProgressBar", "ProgressLines", "progress"]
-
 Style = Literal["auto", "bar", "lines", "quiet"]
 _LINE_SECONDS = 10.0
 

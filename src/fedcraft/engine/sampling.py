@@ -8,25 +8,23 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcraft.engine.settings import Settings
+from fedcraft.config.settings import Settings
 from fedcraft.errors import ConfigError
 from fedcraft.seeds import generator
 
-__all__ = ["Drawn", "Sampler", "draw_clients"]
 
-
-class Drawn(NamedTuple):
+class SampledClients(NamedTuple):
     """The clients of a round, in the order of their ids: those who answer, those who do not."""
 
     present: NDArray[np.int64]
     absent: NDArray[np.int64]
 
 
-Sampler = Callable[[Settings, int, int], Drawn]
+Sampler = Callable[[Settings, int, int], SampledClients]
 """(settings, number of clients, round index) -> who takes part; a pure function of these."""
 
 
-def draw_clients(settings: Settings, clients: int, round_index: int) -> Drawn:
+def draw_clients(settings: Settings, clients: int, round_index: int) -> SampledClients:
     """Draw S_t uniformly without replacement, and from it those who drop out.
 
     Both draws have streams of their own, so the cohort does not depend on the dropout rate. Cost:
@@ -40,6 +38,6 @@ def draw_clients(settings: Settings, clients: int, round_index: int) -> Drawn:
     draw = generator(settings.seed, "cohort", round_index)
     cohort = np.sort(draw.choice(clients, settings.clients_per_round, replace=False))
     if not settings.dropout:
-        return Drawn(cohort, cohort[:0])
+        return SampledClients(cohort, cohort[:0])
     lot = generator(settings.seed, "absence", round_index).random(cohort.size)
-    return Drawn(cohort[lot >= settings.dropout], cohort[lot < settings.dropout])
+    return SampledClients(cohort[lot >= settings.dropout], cohort[lot < settings.dropout])

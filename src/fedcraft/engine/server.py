@@ -12,12 +12,10 @@ from torch import Tensor
 
 from fedcraft.aggregators import Aggregator, Certificate
 from fedcraft.aggregators.afl import IterateAverage
-from fedcraft.engine.fleet import Trained
+from fedcraft.engine.client_manager import CohortUpdates
 from fedcraft.errors import NonFiniteError
 from fedcraft.server_optimizers import ServerOptimizer
 from fedcraft.updates import BufferPolicy, Layout, merge_buffers
-
-__all__ = ["Server", "ServerStep"]
 
 LossesAt = Callable[[Tensor, Sequence[int]], Sequence[float]]
 
@@ -70,7 +68,7 @@ class Server:
         """The buffers into which the clients' are averaged."""
         return self.buffers or {} if self._buffer_policy == "mean" else {}
 
-    def step(self, trained: Trained, client_lr: float, losses_at: LossesAt) -> ServerStep:
+    def step(self, trained: CohortUpdates, client_lr: float, losses_at: LossesAt) -> ServerStep:
         """Aggregate a cohort and move theta: theta_{t+1} = theta_t - step."""
         before = self.snapshot()
         try:
@@ -79,7 +77,7 @@ class Server:
             self.restore(before)
             raise
 
-    def _step(self, trained: Trained, client_lr: float, losses_at: LossesAt) -> ServerStep:
+    def _step(self, trained: CohortUpdates, client_lr: float, losses_at: LossesAt) -> ServerStep:
         outcome = self.aggregator.aggregate(
             trained.updates,
             weights=trained.column("samples"),
@@ -103,7 +101,7 @@ class Server:
         self._move(step, trained)
         return ServerStep(outcome.certificate, norm, length)
 
-    def _move(self, step: Tensor, trained: Trained) -> None:
+    def _move(self, step: Tensor, trained: CohortUpdates) -> None:
         self.theta = self.theta - step
         if self.average is not None:
             self.average.update(self.theta)

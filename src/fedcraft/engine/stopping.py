@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from fedcraft.config.settings import Settings
 from fedcraft.data import Federation
-from fedcraft.engine.settings import Settings
 from fedcraft.errors import ConfigError
 
-__all__ = ["Stopping", "require_judges"]
 
-
-def require_judges(settings: Settings, federation: Federation) -> None:
+def require_test_samples(settings: Settings, federation: Federation) -> None:
     """Refuse an end that hangs on the test accuracy where nobody has test samples."""
     for name in ("target_accuracy", "patience"):
         if getattr(settings, name) is not None and not federation.test.indices.size:

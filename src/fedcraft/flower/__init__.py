@@ -1,4 +1,4 @@
-"""fedcraft on Flower: every method as a strategy, and a client app that speaks to it.
+"""fedcraft on Flower: every method as a strategy, and a client app to go with it.
 
 >>> from fedcraft.flower import Strategy
 >>> Strategy("craft", fraction_train=0.5).method.title
@@ -12,7 +12,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("flwr", "flower") from error
 
-from fedcraft.flower.client import client_app
-from fedcraft.flower.strategy import Strategy
+from fedcraft.flower.client.clientapp import client_app
+from fedcraft.flower.server.strategy import Strategy
 
 __all__ = ["Strategy", "client_app"]

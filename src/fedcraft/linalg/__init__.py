@@ -1,9 +1,8 @@
-"""Gram matrices by block, pseudo-inverse through the small side, projections.
+"""Linear algebra of the rules: products by layer, projections from Gram matrices, simplex.
 
-``minnorm`` and ``at_least`` are imported by who needs them: they load scipy, which takes a while.
+Import ``minnorm`` and ``at_least`` only where they are needed: they load scipy, which takes long.
 """
 
-from fedcraft.linalg.alignment import TrustedSolve, eigen_solve, singular_solve, trusted_solve
 from fedcraft.linalg.blocks import (
     block_combine,
     block_dots,
@@ -12,18 +11,25 @@ from fedcraft.linalg.blocks import (
     finite_products,
     without_vanishing,
 )
-from fedcraft.linalg.simplex import project_simplex
+from fedcraft.linalg.projection import WIDEST, Constraint, Projection, project
+from fedcraft.linalg.pseudo_inverse import apply
+from fedcraft.linalg.rounding import cancels, rounding
+from fedcraft.linalg.simplex import project_simplex, shares
 
 __all__ = [
-    "TrustedSolve",
+    "WIDEST",
+    "Constraint",
+    "Projection",
+    "apply",
     "block_combine",
     "block_dots",
     "block_grams",
     "block_square_norms",
-    "eigen_solve",
+    "cancels",
     "finite_products",
+    "project",
     "project_simplex",
-    "singular_solve",
-    "trusted_solve",
+    "rounding",
+    "shares",
     "without_vanishing",
 ]

@@ -7,9 +7,7 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor
 
-from fedcraft.linalg.alignment import eigen_solve
-
-__all__ = ["at_least_dual"]
+from fedcraft.linalg.pseudo_inverse import eigen_solve
 
 _SOFTENING = 1e-8
 _CUTOFF = 1e-6

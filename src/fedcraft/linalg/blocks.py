@@ -8,15 +8,7 @@ import torch
 from torch import Tensor
 
 from fedcraft.errors import NonFiniteError
-
-__all__ = [
-    "block_combine",
-    "block_dots",
-    "block_grams",
-    "block_square_norms",
-    "finite_products",
-    "without_vanishing",
-]
+from fedcraft.linalg.rounding import vanishes
 
 
 def block_grams(matrix: Tensor, slices: Sequence[slice]) -> Tensor:
@@ -50,7 +42,7 @@ def block_square_norms(matrix: Tensor, slices: Sequence[slice]) -> Tensor:
     if _overflowed(norms):
         return block_square_norms(matrix.to(torch.float64), slices)
     squares = finite_products(norms.to("cpu", torch.float64).square())
-    return torch.where(_vanishes(squares, matrix.dtype), 0, squares)
+    return torch.where(vanishes(squares, matrix.dtype), 0, squares)
 
 
 def block_combine(
@@ -88,14 +80,10 @@ def without_vanishing(grams: Tensor, dtype: torch.dtype) -> Tensor:
     A square below the smallest normal number has lost its digits, or is zero where the products
     with longer rows are not: what is made of it then is no Gram matrix of any vectors.
     """
-    gone = _vanishes(torch.diagonal(grams, dim1=1, dim2=2), dtype)
+    gone = vanishes(torch.diagonal(grams, dim1=1, dim2=2), dtype)
     if not bool(gone.any()):
         return grams
     return torch.where(gone.unsqueeze(-1) | gone.unsqueeze(-2), 0, grams)
-
-
-def _vanishes(squares: Tensor, dtype: torch.dtype) -> Tensor:
-    return squares < torch.finfo(dtype).tiny
 
 
 def _overflowed(products: Tensor) -> bool:

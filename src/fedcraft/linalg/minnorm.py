@@ -20,8 +20,6 @@ from torch import Tensor
 
 from fedcraft.errors import FedcraftError, InputError
 
-__all__ = ["min_norm_weights"]
-
 Vector = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 _EPS = float(np.finfo(np.float64).eps)

@@ -1,11 +1,15 @@
-"""Euclidean projection onto the probability simplex."""
+"""Points of the probability simplex."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-__all__ = ["project_simplex"]
+
+def shares(weights: Tensor) -> Tensor:
+    """Return weights >= 0 divided by their sum; equal shares if they are all zero."""
+    total = weights.sum()
+    return weights / total if total > 0 else torch.full_like(weights, 1 / len(weights))
 
 
 def project_simplex(point: Tensor) -> Tensor:

@@ -1,6 +1,13 @@
-"""What a client does in a round: local objectives, and the store of what clients keep."""
+"""What a client does in a round: local objectives, and the store of what clients keep.
 
-from fedcraft.local.base import (
+``OBJECTIVES`` is the table of names; a new one adds its class, its test and one line here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fedcraft.local.objective import (
     ClientData,
     ClientState,
     LocalObjective,
@@ -10,7 +17,7 @@ from fedcraft.local.base import (
     SeedAddress,
 )
 from fedcraft.local.store import ClientStates, StateIndex
-from fedcraft.local.table import OBJECTIVES, local_objective
+from fedcraft.registry import build
 
 __all__ = [
     "OBJECTIVES",
@@ -25,3 +32,21 @@ __all__ = [
     "StateIndex",
     "local_objective",
 ]
+
+OBJECTIVES: dict[str, str] = {
+    "plain": "fedcraft.local.sgd:PlainSGD",
+    "proximal": "fedcraft.local.proximal:Proximal",
+    "ditto": "fedcraft.local.ditto:Ditto",
+    "perfedavg": "fedcraft.local.perfedavg:PerFedAvg",
+    "fedrep": "fedcraft.local.fedrep:FedRep",
+}
+
+
+def local_objective(name: str, **params: Any) -> LocalObjective:
+    """Return a local objective by its name in ``OBJECTIVES``, or ``package.module:Class``.
+
+    >>> local_objective("proximal", mu=0.1).personal
+    False
+    """
+    built: LocalObjective = build("local objective", LocalObjective, OBJECTIVES, name, params)
+    return built

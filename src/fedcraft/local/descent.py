@@ -7,7 +7,7 @@ the parameters' size twice more per batch, for the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,23 +15,22 @@ import torch
 from torch import Tensor, nn
 
 from fedcraft.errors import require
-from fedcraft.local.base import Loss
+from fedcraft.local.objective import Loss
 from fedcraft.models.flat import FlatModel, trainable
-
-__all__ = ["Descent", "Pull", "Solver", "descend", "mean_loss", "slopes"]
 
 Batch = tuple[Tensor, Tensor]
 Parameters = Mapping[str, nn.Parameter]
+Step = Callable[[Batch], Tensor]
 
 
-class Pull(NamedTuple):
+class ProximalTerm(NamedTuple):
     """The proximal term (mu / 2) ||theta - anchor||^2."""
 
     anchor: Tensor
     mu: float
 
 
-class Descent(NamedTuple):
+class DescentResult(NamedTuple):
     """FedNova's A_i = ||a_i||_1 and the mean loss over the batches (NaN without any)."""
 
     steps: float
@@ -40,7 +39,7 @@ class Descent(NamedTuple):
 
 @dataclass(frozen=True)
 class Solver:
-    """SGD: v <- momentum v + (slope + weight_decay theta), theta <- theta - lr v.
+    """SGD: v <- momentum v + (gradient + weight_decay theta), theta <- theta - lr v.
 
     The velocity starts at zero in every round. ``decay_biases=False`` spares parameters whose name
     ends in "bias" from the decay.
@@ -54,16 +53,11 @@ class Solver:
         require(0 <= self.momentum < 1, "momentum", "a number in [0, 1)", self.momentum)
         require(self.weight_decay >= 0, "weight_decay", "a number >= 0", self.weight_decay)
 
-    def decays(self, names: Iterable[str]) -> list[float]:
-        """Return the weight decay of every parameter."""
-        spared = () if self.decay_biases else ("bias",)
-        return [0.0 if name.endswith(spared) else self.weight_decay for name in names]
 
-
-def slopes(
+def gradients(
     model: FlatModel, loss: Loss, batch: Batch, parameters: Iterable[nn.Parameter]
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Return the batch's mean loss and its gradients; a parameter without influence has slope 0."""
+) -> tuple[Tensor, Sequence[Tensor]]:
+    """Return the batch's mean loss and its gradients, zero for parameters without influence."""
     inputs, labels = batch
     value = loss(model(inputs), labels)
     grads = torch.autograd.grad(value, tuple(parameters), allow_unused=True, materialize_grads=True)
@@ -82,93 +76,83 @@ def descend(
     lr: float,
     *,
     solver: Solver | None = None,
-    pull: Pull | None = None,
+    proximal: ProximalTerm | None = None,
     parameters: Parameters | None = None,
-) -> Descent:
+) -> DescentResult:
     """Step once per batch from where ``model`` stands: theta <- theta - lr (v + mu (theta - a)).
 
-    ``parameters`` restricts the descent to some of them (not together with ``pull``). The weight of
-    the k-th gradient in the update follows FedNova's recursions for momentum and proximal solvers,
-    in one: c <- momentum c + 1, A <- (1 - lr mu) A + c.
+    ``parameters`` restricts the descent to some of them (not together with ``proximal``). The
+    weight of the k-th gradient in the update follows FedNova's recursions for momentum and proximal
+    solvers, in one: c <- momentum c + 1, A <- (1 - lr mu) A + c.
     """
     solver = Solver() if solver is None else solver
-    attraction = lr * pull.mu if pull is not None else 0.0
-    take: Callable[[Batch], Tensor]
+    attraction = lr * proximal.mu if proximal is not None else 0.0
     if solver == Solver() and parameters is None and attraction < 1:
-        take = _PlainStep(model, loss, lr, pull)
+        step = _plain_step(model, loss, lr, proximal)
     else:
-        take = _Step(model, loss, lr, pull, solver, parameters)
+        step = _solver_step(model, loss, lr, proximal, solver, parameters)
     losses: list[Tensor] = []
     counter = weight = 0.0
     for batch in batches:
-        losses.append(take(batch))
+        losses.append(step(batch))
         counter = solver.momentum * counter + 1.0
         weight = (1.0 - attraction) * weight + counter
-    return Descent(weight, mean_loss(losses))
+    return DescentResult(weight, mean_loss(losses))
 
 
-class _PlainStep:
-    """SGD alone, which the model takes by itself, then the pull: with a = lr mu,
+def _plain_step(model: FlatModel, loss: Loss, lr: float, proximal: ProximalTerm | None) -> Step:
+    """Return SGD alone, which the model takes by itself, then the proximal term: with a = lr mu,
 
     (1 - a) (theta - lr / (1 - a) g) + a anchor.
     """
+    attraction = lr * proximal.mu if proximal is not None else 0.0
 
-    def __init__(self, model: FlatModel, loss: Loss, lr: float, pull: Pull | None) -> None:
-        self.model, self.loss, self.pull = model, loss, pull
-        self.attraction = lr * pull.mu if pull is not None else 0.0
-        self.lr = lr / (1 - self.attraction)
-
-    def __call__(self, batch: Batch) -> Tensor:
-        value = self.model.step(*batch, self.loss, self.lr)
-        if self.pull is not None:
-            self.model.vector.lerp_(self.pull.anchor, self.attraction)
+    def step(batch: Batch) -> Tensor:
+        value = model.step(*batch, loss, lr / (1 - attraction))
+        if proximal is not None:
+            model.vector.lerp_(proximal.anchor, attraction)
         return value
 
+    return step
 
-class _Step:
-    """One solver's step over a fixed set of parameters, and the velocity it keeps."""
 
-    def __init__(
-        self,
-        model: FlatModel,
-        loss: Loss,
-        lr: float,
-        pull: Pull | None,
-        solver: Solver,
-        parameters: Parameters | None,
-    ) -> None:
-        self.model, self.loss, self.lr, self.pull = model, loss, lr, pull
-        moving = dict(trainable(model.module)) if parameters is None else parameters
-        self.parameters = tuple(moving.values())
-        self.momentum = solver.momentum
-        self.decays = solver.decays(moving) if solver.weight_decay else None
-        # Detached aliases are written to without a no_grad block around every batch.
-        self.targets = [parameter.detach() for parameter in self.parameters]
-        self.velocity: list[Tensor] | None = None
+def _solver_step(
+    model: FlatModel,
+    loss: Loss,
+    lr: float,
+    proximal: ProximalTerm | None,
+    solver: Solver,
+    parameters: Parameters | None,
+) -> Step:
+    """Return the step of any solver over some of the parameters; it keeps the velocity."""
+    moving = dict(trainable(model.module)) if parameters is None else parameters
+    # Detached aliases are written to without a no_grad block around every batch.
+    targets = [parameter.detach() for parameter in moving.values()]
+    spared = () if solver.decay_biases else ("bias",)
+    decays = [0.0 if name.endswith(spared) else solver.weight_decay for name in moving]
+    velocity: list[Tensor] = []
 
-    def __call__(self, batch: Batch) -> Tensor:
-        value, grads = slopes(self.model, self.loss, batch, self.parameters)
-        directions = self.directions(grads)
-        if self.pull is not None:
-            self.model.vector.lerp_(self.pull.anchor, self.lr * self.pull.mu)
-        self.subtract(directions)
+    def step(batch: Batch) -> Tensor:
+        value, directions = gradients(model, loss, batch, moving.values())
+        if solver.weight_decay:
+            triples = zip(directions, targets, decays, strict=True)
+            directions = [grad.add(target, alpha=rate) for grad, target, rate in triples]
+        if solver.momentum:
+            directions = _accelerate(velocity, directions, solver.momentum)
+        if proximal is not None:
+            model.vector.lerp_(proximal.anchor, lr * proximal.mu)
+        for target, direction in zip(targets, directions, strict=True):
+            target.sub_(direction, alpha=lr)
         return value
 
-    def directions(self, grads: tuple[Tensor, ...]) -> Iterable[Tensor]:
-        decayed: Iterable[Tensor] = grads
-        if self.decays is not None:
-            triples = zip(grads, self.targets, self.decays, strict=True)
-            decayed = [grad.add(target, alpha=rate) for grad, target, rate in triples]
-        return self._accelerated(decayed) if self.momentum else decayed
+    return step
 
-    def subtract(self, directions: Iterable[Tensor]) -> None:
-        for target, direction in zip(self.targets, directions, strict=True):
-            target.sub_(direction, alpha=self.lr)
 
-    def _accelerated(self, grads: Iterable[Tensor]) -> list[Tensor]:
-        if self.velocity is None:
-            self.velocity = [grad.clone() for grad in grads]
-            return self.velocity
-        for velocity, grad in zip(self.velocity, grads, strict=True):
-            velocity.mul_(self.momentum).add_(grad)
-        return self.velocity
+def _accelerate(velocity: list[Tensor], grads: Sequence[Tensor], momentum: float) -> list[Tensor]:
+    """Update the velocity in place: v <- momentum v + gradient, the gradient alone at first."""
+    if not velocity:
+        velocity += [grad.clone() for grad in grads]
+        return velocity
+    for kept, grad in zip(velocity, grads, strict=True):
+        kept.mul_(momentum).add_(grad)
+    return velocity

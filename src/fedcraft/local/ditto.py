@@ -9,12 +9,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedcraft.errors import require
-from fedcraft.local.base import ClientState, LocalObjective, LocalResult, LocalTask
-from fedcraft.local.descent import Pull, descend
-from fedcraft.local.table import local_objective
+from fedcraft.local import local_objective
+from fedcraft.local.descent import ProximalTerm, descend
+from fedcraft.local.objective import ClientState, LocalObjective, LocalResult, LocalTask
 from fedcraft.models import FlatModel
-
-__all__ = ["Ditto"]
 
 _PERSONAL = "personal"
 _INNER = "inner."
@@ -65,7 +63,7 @@ class Ditto(LocalObjective):
     def _descend_personally(self, model: FlatModel, task: LocalTask) -> Tensor:
         model.load(self.personal_vector(model, task))
         lr = task.lr if self.personal_lr is None else self.personal_lr
-        descend(model, task.batches(), self.loss, lr, pull=Pull(task.theta, self.lam))
+        descend(model, task.batches(), self.loss, lr, proximal=ProximalTerm(task.theta, self.lam))
         return model.vector.clone()
 
     def personal_vector(self, model: FlatModel, task: LocalTask) -> Tensor:

@@ -11,11 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from fedcraft.errors import InputError, require
-from fedcraft.local.base import LocalObjective, LocalResult, LocalTask
 from fedcraft.local.descent import Solver, descend
+from fedcraft.local.objective import LocalObjective, LocalResult, LocalTask
 from fedcraft.models.flat import FlatModel, trainable
-
-__all__ = ["FedRep"]
 
 _HEAD = "head"
 
@@ -46,84 +44,65 @@ class FedRep(LocalObjective):
         **options: Any,
     ) -> None:
         super().__init__(**options)
+        names = [head] if isinstance(head, str) else head
+        named = names is None or (
+            isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
+        )
+        require(named, "head", "a name in quotes or a list of them", head)
         require(head_epochs >= 0, "head_epochs", "a number >= 0", head_epochs)
         fine = body_epochs is None or body_epochs >= 0
         require(fine, "body_epochs", "a number >= 0 or None", body_epochs)
-        self.head = _names(head)
+        self.head = None if names is None else tuple(names)
         self.head_epochs, self.body_epochs = head_epochs, body_epochs
         self.solver = Solver(momentum, weight_decay, decay_biases=False)
 
     def check(self, module: nn.Module) -> None:
-        """Raise ``InputError`` if ``head`` is no part of ``module``, or all of it."""
+        """Raise ``InputError`` if ``head`` is not a part of ``module``, or all of it."""
         _split(module, self.head)
 
     def _run(self, model: FlatModel, task: LocalTask) -> LocalResult:
         split = _split(model.module, self.head)
-        split.put_head(model.vector, self._own_head(split, task))
+        model.vector[split.mask] = self._own_head(split, task)
         body_epochs = task.epochs if self.body_epochs is None else self.body_epochs
         stream = task.batches(self.head_epochs + body_epochs)
         on_head = islice(stream, self.head_epochs * task.batches_per_epoch)
         shared = (self.loss, task.lr)
         descend(model, on_head, *shared, solver=self.solver, parameters=split.head)
         done = descend(model, stream, *shared, solver=self.solver, parameters=split.body)
-        own = split.take_head(model.vector)
-        split.put_head(model.vector, split.take_head(task.theta))
+        own = model.vector[split.mask]
+        model.vector[split.mask] = task.theta[split.mask]
         return LocalResult(len(task.data), done.steps, done.train_loss, state={_HEAD: own})
 
     def _own_head(self, split: _Split, task: LocalTask) -> Tensor:
         kept = task.kept(_HEAD)
-        return split.take_head(task.start()) if kept is None else kept
+        return task.start()[split.mask] if kept is None else kept
 
     def personal_vector(self, model: FlatModel, task: LocalTask) -> Tensor:
         """Return the shared body with the client's own head (theta_0's if it never took part)."""
         split = _split(model.module, self.head)
         vector = task.theta.clone()
-        split.put_head(vector, self._own_head(split, task))
+        vector[split.mask] = self._own_head(split, task)
         return vector
 
 
 @dataclass(frozen=True)
 class _Split:
-    """The parameters of head and body, and where the head lies in the flat vector."""
+    """The parameters of head and body, and which coordinates of the flat vector are the head's."""
 
     head: dict[str, nn.Parameter]
     body: dict[str, nn.Parameter]
-    places: tuple[slice, ...]
-
-    def take_head(self, vector: Tensor) -> Tensor:
-        return torch.cat([vector[place] for place in self.places])
-
-    def put_head(self, vector: Tensor, head: Tensor) -> None:
-        first = 0
-        for place in self.places:
-            size = place.stop - place.start
-            vector[place] = head[first : first + size]
-            first += size
-
-
-def _names(head: Any) -> tuple[str, ...] | None:
-    if head is None:
-        return None
-    names = [head] if isinstance(head, str) else head
-    fine = isinstance(names, Sequence) and all(isinstance(name, str) for name in names)
-    require(fine, "head", "a name in quotes or a list of them", head)
-    return tuple(names)
+    mask: Tensor
 
 
 def _split(module: nn.Module, head: tuple[str, ...] | None) -> _Split:
     named = dict(trainable(module))
     wanted = head if head is not None else (_owner(next(reversed(named))),)
     _check_head(wanted, list(named))
-    owns = {name: _belongs(name, wanted) for name in named}
-    places, start = [], 0
-    for name, parameter in named.items():
-        stop = start + parameter.numel()
-        places += [slice(start, stop)] if owns[name] else []
-        start = stop
+    in_head = {name: _belongs(name, wanted) for name in named}
     return _Split(
-        {name: p for name, p in named.items() if owns[name]},
-        {name: p for name, p in named.items() if not owns[name]},
-        tuple(places),
+        {name: p for name, p in named.items() if in_head[name]},
+        {name: p for name, p in named.items() if not in_head[name]},
+        torch.cat([torch.full((p.numel(),), in_head[name]) for name, p in named.items()]),
     )
 
 

@@ -9,11 +9,9 @@ import torch
 from torch import Tensor
 
 from fedcraft.errors import require
-from fedcraft.local.base import LocalObjective, LocalResult, LocalTask
-from fedcraft.local.descent import Batch, mean_loss, slopes
+from fedcraft.local.descent import Batch, gradients, mean_loss
+from fedcraft.local.objective import LocalObjective, LocalResult, LocalTask
 from fedcraft.models import FlatModel
-
-__all__ = ["PerFedAvg"]
 
 _READS = {"first_order": 2, "hf": 3}
 
@@ -82,7 +80,7 @@ class PerFedAvg(LocalObjective):
         return (sides[0] - sides[1]) / (2 * self.delta)
 
     def _slopes(self, model: FlatModel, batch: Batch) -> tuple[Tensor, Tensor]:
-        value, grads = slopes(model, self.loss, batch, model.parameters)
+        value, grads = gradients(model, self.loss, batch, model.parameters)
         return value, torch.cat([grad.reshape(-1) for grad in grads])
 
     def personal_vector(self, model: FlatModel, task: LocalTask) -> Tensor:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fedcraft.errors import require
-from fedcraft.local.base import LocalObjective, LocalResult, LocalTask
-from fedcraft.local.descent import Pull, Solver, descend
+from fedcraft.local.descent import ProximalTerm, Solver, descend
+from fedcraft.local.objective import LocalObjective, LocalResult, LocalTask
 from fedcraft.models import FlatModel
-
-__all__ = ["Proximal"]
 
 
 class Proximal(LocalObjective):
@@ -34,6 +32,8 @@ class Proximal(LocalObjective):
         self.solver = Solver(momentum, weight_decay)
 
     def _run(self, model: FlatModel, task: LocalTask) -> LocalResult:
-        pull = Pull(task.theta, self.mu)
-        done = descend(model, task.batches(), self.loss, task.lr, solver=self.solver, pull=pull)
+        proximal = ProximalTerm(task.theta, self.mu)
+        done = descend(
+            model, task.batches(), self.loss, task.lr, solver=self.solver, proximal=proximal
+        )
         return LocalResult(len(task.data), done.steps, done.train_loss)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedcraft.local.base import LocalObjective, LocalResult, LocalTask
 from fedcraft.local.descent import Solver, descend
+from fedcraft.local.objective import LocalObjective, LocalResult, LocalTask
 from fedcraft.models import FlatModel
-
-__all__ = ["PlainSGD"]
 
 
 class PlainSGD(LocalObjective):

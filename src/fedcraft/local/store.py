@@ -1,28 +1,32 @@
-"""What clients keep between rounds: in memory up to a budget, on disk above it, safe at all times.
+"""The states that clients keep between rounds: in memory up to a budget, on disk above it.
 
-A state on disk is one safetensors file per (client, round), written beside its place and renamed
-into it, and never changed afterwards. A checkpoint is then an index, client -> file: it costs the
-clients that changed since the last one, two checkpoints share the files of all others, and a
-process that is killed leaves at most files that no index names.
+A state on disk is one safetensors file, named after its client, its round and the SHA-256 of its
+content, written beside its place and renamed into it, and never changed afterwards. A checkpoint
+is then an index, client -> file: it costs the clients that changed since the last one, two
+checkpoints share the files of all others, and a process that is killed leaves at most files that
+no index names.
 """
 
 from __future__ import annotations
 
-import os
+import hashlib
+import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 
+from fedcraft.atomic import sha256_of, sync, write_atomically
 from fedcraft.errors import CheckpointError, InputError, require
-from fedcraft.local.base import ClientState
+from fedcraft.local.objective import ClientState
 
 __all__ = ["ClientStates", "StateIndex"]
 
+_DIGITS = 16  # of a SHA-256, in a file's name
+_NAME = re.compile(r"client-(?P<client>\d+)-round-(?P<round>\d+)-(?P<digest>\w+)\.safetensors")
 StateIndex = dict[str, list[str | int]]  # client -> [file name, size in bytes]: plain JSON
 
 
@@ -37,7 +41,8 @@ class ClientStates:
 
     ``directory`` holds the files; without one everything stays in memory and cannot be saved.
     Above ``memory_mb`` the states unused for longest leave memory. Reading one back costs a file
-    of its size; nothing is ever pickled. States are shared, not copied: do not change them.
+    of its size and its hash; nothing is ever pickled. States are shared, not copied: do not change
+    them.
     """
 
     def __init__(self, directory: str | Path | None = None, *, memory_mb: float = 1024.0) -> None:
@@ -93,25 +98,30 @@ class ClientStates:
             if client not in self._files:
                 self._write(client, entry)
         for path in sorted(self._unsynced):
-            _sync(path)
+            sync(path)
         if self._unsynced:
-            _sync(self._place())
+            sync(self._place())
         self._unsynced.clear()
         return {str(c): [p.name, p.stat().st_size] for c, p in sorted(self._files.items())}
 
     def load(self, index: Mapping[str, Iterable[str | int]]) -> None:
-        """Continue from a saved index: what is held now is forgotten, and nothing is read yet.
+        """Continue from a saved index: what is held now is forgotten, and no state is read yet.
 
-        A file that is missing or has another size is an error at once.
+        A file that is missing or has another content than was saved is an error at once.
         """
         files = {}
         for client, (name, size) in index.items():
             path = self._place() / str(name)
             found = path.stat().st_size if path.is_file() else None
+            wrong = ""
             if found != size:
+                wrong = f"expected {size} bytes, found {'no file' if found is None else found}"
+            elif _is_damaged(path, sha256_of(path)):
+                wrong = "its content is not what was saved"
+            if wrong:
                 raise CheckpointError(
-                    f"{path}: expected {size} bytes, found {'no file' if found is None else found};"
-                    f" the state of client {client} is lost, resume from an earlier checkpoint"
+                    f"{path}: {wrong}; the state of client {client} is lost, resume from an "
+                    "earlier checkpoint"
                 )
             files[int(client)] = path
         self._memory.clear()
@@ -125,7 +135,7 @@ class ClientStates:
         needed = {path.name for path in self._files.values()}
         for index in kept:
             needed |= {str(next(iter(entry))) for entry in index.values()}
-        found = self.directory.glob("client-*.safetensors*")
+        found = [path for path in self.directory.iterdir() if "client-" in path.name]
         stale = [path for path in found if path.name not in needed]
         for path in stale:
             path.unlink()
@@ -146,15 +156,15 @@ class ClientStates:
         self._bytes -= self._memory.pop(client).size
 
     def _write(self, client: int, entry: _Entry) -> None:
-        path = _unused(self._place(), f"client-{client:07d}-round-{entry.round:07d}")
-        about = {"client": str(client), "round": str(entry.round)}
-        draft = path.with_name(f"{path.name}.{os.getpid()}")
         tensors = {name: kept.detach().contiguous() for name, kept in entry.state.items()}
+        content = save(tensors)
+        digest = hashlib.sha256(content).hexdigest()[:_DIGITS]
+        path = self._place() / f"client-{client:07d}-round-{entry.round:07d}-{digest}.safetensors"
         try:
-            save_file(tensors, draft, metadata=about)
-            draft.replace(path)
-        except (OSError, SafetensorError) as error:
-            draft.unlink(missing_ok=True)
+            # A resumed run may make a state again that a checkpoint names: that file stays.
+            if not path.exists() or _is_damaged(path, sha256_of(path)):
+                write_atomically(path, content, durable=False)
+        except OSError as error:
             raise CheckpointError(f"{path}: cannot be written: {error}") from error
         self._files[client] = path
         self._unsynced.add(path)
@@ -163,39 +173,32 @@ class ClientStates:
         if self.directory is None:
             raise InputError("directory: this store has none and lives in memory alone")
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            self.directory.mkdir(exist_ok=True)  # not its parents: a run may have been deleted
         except OSError as error:
             raise CheckpointError(f"{self.directory}: cannot be made: {error}") from error
         return self.directory
 
 
-def _unused(directory: Path, stem: str) -> Path:
-    """Return a new name: a run resumed from an earlier round replaces no later one's file."""
-    names = (directory / f"{stem}-{version}.safetensors" for version in count())
-    return next(path for path in names if not path.exists())
-
-
 def _read(path: Path, client: int) -> tuple[ClientState, int]:
+    named = _NAME.fullmatch(path.name)
+    if named is None or int(named["client"]) != client:
+        raise CheckpointError(f"{path}: expected a state of client {client}")
     try:
-        with safe_open(path, framework="pt") as file:
-            about = file.metadata() or {}
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path}: cannot be read, truncated or foreign: {error}") from error
-    if about.get("client") != str(client) or "round" not in about:
-        raise CheckpointError(
-            f"{path}: expected a state of client {client}, found {about.get('client')!r}"
-        )
-    return state, int(about["round"])
+        content = path.read_bytes()
+        if _is_damaged(path, hashlib.sha256(content).hexdigest()):
+            raise ValueError("its content is not what was saved")
+        # Fresh memory, aligned as torch aligns its own: the bits of a product can depend on it.
+        state = {name: tensor.clone() for name, tensor in load(content).items()}
+    except (OSError, SafetensorError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+    return state, int(named["round"])
+
+
+def _is_damaged(path: Path, digest: str) -> bool:
+    """Compare a digest with the one in the file's name; fedcraft 0.1.0 numbered files instead."""
+    named = _NAME.fullmatch(path.name)
+    return named is not None and len(named["digest"]) == _DIGITS and digest[:_DIGITS] != named[3]
 
 
 def _size(state: ClientState) -> int:
     return sum(kept.numel() * kept.element_size() for kept in state.values())
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

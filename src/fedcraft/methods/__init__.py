@@ -1,8 +1,7 @@
 """Every method of the paper behind one interface, and any combination of their parts."""
 
-from fedcraft.methods.lookup import method, method_title, mixture_name
+from fedcraft.methods.lookup import markdown_table, method, method_title, methods, mixture_name
 from fedcraft.methods.method import Method, Override, Part
-from fedcraft.methods.table import markdown_table, methods
 
 __all__ = [
     "Method",

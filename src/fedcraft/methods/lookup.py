@@ -1,27 +1,61 @@
-"""Methods by name: a row of the table, or a mixture of what is in it."""
+"""Methods by name: a row of the table in methods.toml, or a mixture of its parts."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.resources import files
 from typing import Any
 
 from fedcraft.aggregators import RULES
 from fedcraft.errors import InputError
 from fedcraft.methods.method import Method, Override, Part
-from fedcraft.methods.table import methods
+from fedcraft.registry import did_you_mean
 from fedcraft.server_optimizers import OPTIMIZERS
 
-__all__ = ["method", "method_title", "mixture_name"]
 
-_TABLE = {row.name: row for row in methods()}
+def _read_table() -> dict[str, Method]:
+    text = files(__package__).joinpath("methods.toml").read_text(encoding="utf-8")
+    return {name: _row_of(name, row) for name, row in tomllib.loads(text).items()}
+
+
+def _row_of(name: str, row: dict[str, Any]) -> Method:
+    parts = {
+        part: Part(given.pop("name"), given)
+        for part, given in row.items()
+        if part in ("local", "aggregator", "server")
+    }
+    return Method(name=name, **row | parts)
+
+
+_TABLE = _read_table()
 _ALIASES = {"fedmgda": "fedmgda+", "fedmgdaplus": "fedmgda+", "q-fedavg": "qfedavg"}
 _MIXTURE: dict[str, Any] = {
     "summary": "a mixture",
     "reference": "fedcraft's own",
     "in_paper": False,
 }
+
+
+def methods() -> tuple[Method, ...]:
+    """Return all methods, in the order of the table."""
+    return tuple(_TABLE.values())
+
+
+def markdown_table() -> str:
+    """Return the table of methods as Markdown, for README and documentation."""
+    head = ("method", "clients", "aggregation", "server", "in the paper", "in one line", "source")
+    lines = [_line(head), _line(["---"] * len(head))]
+    for row in methods():
+        parts = (f"`{part}`" for part in (row.local, row.aggregator, row.server))
+        shown = "yes" if row.in_paper else ""
+        lines.append(_line([f"`{row.name}`", *parts, shown, row.summary, row.reference]))
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def method(
@@ -36,12 +70,12 @@ def method(
     """Return a method by name, with any of its parts changed or exchanged.
 
     A name may also be a mixture ``clients+server``: ``"fedprox+craft"`` has FedProx's clients and
-    all of CRAFT's server, ``"craft+adam"`` CRAFT's direction through Adam. What stands for a server
-    is a method, an aggregation rule or a server optimiser; ``package.module:Class`` is a rule of
-    your own, and alone it has FedAvg's clients.
+    all of CRAFT's server, ``"craft+adam"`` CRAFT's direction through Adam. The server is a method,
+    an aggregation rule or a server optimiser; ``package.module:Class`` is a custom rule, and alone
+    it has FedAvg's clients.
 
-    A part is overridden by a mapping of parameters; with another ``"name"`` in it, or as a plain
-    string, it is exchanged. Every combination is built once here, so that mistakes show at once.
+    A mapping of parameters overrides a part; a mapping with another ``"name"``, a plain name, a
+    class or an object exchanges it. Every combination is built once here to show mistakes at once.
 
     >>> method("fedprox", local={"mu": 0.1}, aggregator="craft").aggregator.name
     'craft'
@@ -61,13 +95,13 @@ def method(
 
 
 def method_title(name: str) -> str:
-    """Return how a method is written; a name that is no method's stays as it is."""
-    found = None if ":" in name else _find(name)  # which is a label, whatever it looks like
+    """Return how a method is written; a name that is not a method's stays as it is."""
+    found = None if ":" in name else _find(name)  # a path is a label, whatever it looks like
     return name if found is None else found.title
 
 
 def mixture_name(name: str, config: Mapping[str, Any]) -> str:
-    """Return what a run of a method is called, some of whose parts its tables may exchange.
+    """Return the name of a run of a method, parts of which its tables may exchange.
 
     A rule's name alone would bring its method's server along: where the run keeps another one, that
     is named too (FedAvgM with CRAFT's rule is ``fedavgm+craft+momentum``).
@@ -94,11 +128,9 @@ def _exchanged(own: str, table: object) -> str | None:
 def _row(name: str) -> Method:
     found = _find(name)
     if found is None:
-        near = difflib.get_close_matches(name.lower(), _TABLE, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
         raise InputError(
-            f"method: unknown name {name!r}{hint} Known: {', '.join(_TABLE)}, and mixtures such as "
-            "fedprox+craft"
+            f"method: unknown name {name!r}.{did_you_mean(name, _TABLE)} Known: "
+            f"{', '.join(_TABLE)}, and mixtures such as fedprox+craft"
         )
     return found
 

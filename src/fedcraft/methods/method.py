@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NoReturn
 
 from fedcraft.aggregators import Aggregator, aggregator
 from fedcraft.errors import InputError, require, require_numbers
 from fedcraft.local import LocalObjective, local_objective
 from fedcraft.server_optimizers import ServerOptimizer, server_optimizer
-
-__all__ = ["Method", "Override", "Part"]
-
-Override = str | Mapping[str, Any] | None
 
 
 class _ReadOnly(dict[str, Any]):
@@ -31,12 +28,14 @@ class _ReadOnly(dict[str, Any]):
 
 @dataclass(frozen=True)
 class Part:
-    """One of a method's three parts by name, with the parameters that differ from its defaults.
+    """One of a method's three parts, with the parameters that differ from its defaults.
 
-    The parameters are copied and read-only: a row of the table serves everybody.
+    ``name`` is the name of the part, its import path, its class, or an object that is copied
+    whenever the part is built. The parameters are copied and read-only, because all users share a
+    row of the table.
     """
 
-    name: str
+    name: Any
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -47,15 +46,23 @@ class Part:
 
     def overridden(self, given: Override) -> Part:
         """Return another part (``given`` names one) or this one with some parameters changed."""
-        if given is None:
-            return self
-        changes = {"name": given} if isinstance(given, str) else dict(given)
+        if given is None or isinstance(given, Part):
+            return given or self
+        changes = dict(given) if isinstance(given, Mapping) else {"name": given}
         name = changes.pop("name", self.name)
         return Part(name, changes if name != self.name else {**self.params, **changes})
 
+    @property
+    def signature(self) -> str:
+        """The part as text that is the same in every process, for a resumed run to compare."""
+        return str(replace(self, params={key: stable(item) for key, item in self.params.items()}))
+
     def __str__(self) -> str:
         params = ", ".join(f"{key}={value}" for key, value in self.params.items())
-        return f"{self.name}({params})" if params else self.name
+        return f"{stable(self.name)}({params})" if params else str(stable(self.name))
+
+
+Override = str | Mapping[str, Any] | Part | type | LocalObjective | Aggregator | None
 
 
 @dataclass(frozen=True)
@@ -86,11 +93,8 @@ class Method:
         require_numbers(Method, {"client_lr": self.client_lr})
         require(self.client_lr > 0, "client_lr", "a positive number", self.client_lr)
         rate = self.server_lr if server_lr is None else server_lr
-        return (
-            local_objective(self.local.name, **self.local.params),
-            aggregator(self.aggregator.name, **self.aggregator.params),
-            server_optimizer(self.server.name, lr=rate, **self.server.params),
-        )
+        optimizer = server_optimizer(self.server.name, rate, **self.server.params)
+        return self._objective(), self._rule(), optimizer
 
     def overridden(
         self,
@@ -116,15 +120,39 @@ class Method:
     @property
     def personal(self) -> bool:
         """Whether clients are evaluated with parameters of their own."""
-        return local_objective(self.local.name, **self.local.params).personal
+        return self._objective().personal
 
     @property
     def needs(self) -> frozenset[str]:
-        """What the rule wants to know of the clients beside their updates."""
-        return aggregator(self.aggregator.name, **self.aggregator.params).needs
+        """What the rule needs from the clients besides their updates."""
+        return self._rule().needs
 
     @property
     def evaluate_average(self) -> bool:
         """Whether the mean of the global models is evaluated instead of the last one (AFL)."""
-        rule = aggregator(self.aggregator.name, **self.aggregator.params)
-        return bool(getattr(rule, "evaluate_average", False))
+        return bool(getattr(self._rule(), "evaluate_average", False))
+
+    def _objective(self) -> LocalObjective:
+        return local_objective(self.local.name, **self.local.params)
+
+    def _rule(self) -> Aggregator:
+        return aggregator(self.aggregator.name, **self.aggregator.params)
+
+
+def stable(value: Any) -> Any:
+    """Return a parameter as text, or as containers of text, that is the same in every process.
+
+    Functions and objects print with their address, which no two processes share; here they are
+    named by module and qualified name, objects with their attributes.
+    """
+    if isinstance(value, Mapping):
+        return {key: stable(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(stable(item) for item in value)
+    if isinstance(value, partial):
+        return f"partial({stable([value.func, *value.args])}, {stable(value.keywords)})"
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"{value.__module__}:{value.__qualname__}"
+    if " at 0x" in str(value):
+        return f"{stable(type(value))}({stable(getattr(value, '__dict__', {}))})"
+    return value

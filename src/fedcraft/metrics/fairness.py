@@ -8,8 +8,6 @@ from scipy.special import entr
 
 from fedcraft.errors import InputError, NonFiniteError
 
-__all__ = ["summarise"]
-
 Values = NDArray[np.float64]
 
 

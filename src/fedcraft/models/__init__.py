@@ -1,4 +1,4 @@
-"""The paper's models, your own by import path, and any of them as one flat vector."""
+"""The paper's models, custom ones by import path, and any of them as one flat vector."""
 
 from fedcraft.models.factory import build, models, seeded
 from fedcraft.models.flat import FlatModel

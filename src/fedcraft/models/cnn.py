@@ -8,8 +8,6 @@ from torch import nn
 
 from fedcraft.errors import InputError
 
-__all__ = ["cnn"]
-
 
 def cnn(*, input_shape: Sequence[int], classes: int) -> nn.Sequential:
     """Return two 5x5 convolutions of 64 with pooling, then linear layers of 384 and 192.

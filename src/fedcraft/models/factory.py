@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import warnings
@@ -19,9 +18,8 @@ from fedcraft.models.cnn import cnn
 from fedcraft.models.mlp import mlp
 from fedcraft.models.norms import has_batchnorm
 from fedcraft.models.resnet import resnet
+from fedcraft.registry import did_you_mean
 from fedcraft.seeds import torch_generator
-
-__all__ = ["build", "models", "seeded"]
 
 Factory = Callable[..., nn.Module]
 
@@ -40,7 +38,7 @@ def models() -> tuple[str, ...]:
 
 
 def build(
-    name: str, *, input_shape: Sequence[int], classes: int, seed: int = 0, **params: Any
+    name: str | Factory, *, input_shape: Sequence[int], classes: int, seed: int = 0, **params: Any
 ) -> nn.Module:
     """Return a freshly initialised model; the same seed gives the same bits.
 
@@ -56,13 +54,24 @@ def build(
             "classes and every side of input_shape must be at least 1, but they are "
             f"{classes} and {tuple(input_shape)}"
         )
-    factory = _imported(name) if ":" in name else _named(name)
+    if isinstance(name, str):
+        factory = _find(name)
+    else:
+        factory, name = name, getattr(name, "__name__", type(name).__name__)
+    parameters = inspect.signature(factory).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     given = {"input_shape": tuple(input_shape), "classes": classes}
-    arguments = {**_accepted(factory, given), **params}
-    _check_arguments(name, factory, arguments)
+    accepted = {key: value for key, value in given.items() if takes_any or key in parameters}
+    arguments = accepted | params
+    try:
+        inspect.signature(factory).bind(**arguments)
+    except TypeError as error:
+        raise ConfigError(
+            f"model {name!r} cannot be called with {sorted(arguments)}: {error}; its signature is "
+            f"{inspect.signature(factory)}"
+        ) from error
     with seeded(torch_generator(seed, "model").initial_seed()):
-        module = factory(**arguments)
-    return _checked(name, module)
+        return _checked(name, factory(**arguments))
 
 
 @contextmanager
@@ -76,50 +85,28 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def _named(name: str) -> Factory:
-    if name not in _FACTORIES:
-        near = difflib.get_close_matches(name, _FACTORIES, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+def _find(name: str) -> Factory:
+    if name in _FACTORIES:
+        return _FACTORIES[name]
+    module_name, colon, attribute = name.partition(":")
+    if not colon:
         raise ConfigError(
             f"unknown model {name!r}; there are {', '.join(_FACTORIES)}, or 'package.module:Name' "
-            f"for your own.{hint}"
+            f"for your own.{did_you_mean(name, _FACTORIES)}"
         )
-    return _FACTORIES[name]
-
-
-def _imported(path: str) -> Factory:
-    module_name, _, attribute = path.partition(":")
     try:
-        found = getattr(importlib.import_module(module_name), attribute)
+        found: Factory = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError, ValueError, TypeError) as error:  # TypeError: "./file"
         raise ConfigError(
-            f"model {path!r} cannot be imported ({error}); expected 'package.module:Name' of "
+            f"model {name!r} cannot be imported ({error}); expected 'package.module:Name' of "
             "something on the Python path"
         ) from error
     if not callable(found) or isinstance(found, nn.Module):  # every module can be called
         raise ConfigError(
-            f"model {path!r} must be a class or function that makes a module, but it is an object "
+            f"model {name!r} must be a class or function that makes a module, but it is an object "
             f"of {type(found).__name__}"
         )
-    factory: Factory = found
-    return factory
-
-
-def _accepted(factory: Factory, arguments: dict[str, Any]) -> dict[str, Any]:
-    parameters = inspect.signature(factory).parameters
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return arguments
-    return {name: value for name, value in arguments.items() if name in parameters}
-
-
-def _check_arguments(name: str, factory: Factory, arguments: dict[str, Any]) -> None:
-    try:
-        inspect.signature(factory).bind(**arguments)
-    except TypeError as error:
-        raise ConfigError(
-            f"model {name!r} cannot be called with {sorted(arguments)}: {error}; its signature is "
-            f"{inspect.signature(factory)}"
-        ) from error
+    return found
 
 
 def _checked(name: str, module: object) -> nn.Module:

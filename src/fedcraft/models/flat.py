@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from fedcraft.errors import InputError
 
-__all__ = ["FlatModel"]
-
 
 class FlatModel:
     """A module whose parameters are views of one flat tensor.

@@ -10,8 +10,6 @@ from torch import nn
 
 from fedcraft.errors import InputError
 
-__all__ = ["mlp"]
-
 
 def mlp(
     *, input_shape: Sequence[int], classes: int, hidden: Sequence[int] = (200, 200)

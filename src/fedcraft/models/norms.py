@@ -1,4 +1,4 @@
-"""BatchNorm does not federate well: its running statistics mix the clients. The swap."""
+"""Replacing BatchNorm, whose running statistics mix the clients' data, by GroupNorm."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedcraft.errors import InputError
-
-__all__ = ["has_batchnorm", "replace_batchnorm"]
 
 
 def has_batchnorm(module: nn.Module) -> bool:

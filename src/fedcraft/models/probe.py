@@ -1,4 +1,4 @@
-"""Does a model make logits of what the data are? Asked once, before anything is trained."""
+"""A check that a model turns samples into logits, made once before anything is trained."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from fedcraft.errors import ConfigError
 from fedcraft.models.factory import seeded
 
-__all__ = ["require_logits"]
-
 _SAMPLES = 2  # BatchNorm cannot train on one
 
 
@@ -21,14 +19,14 @@ def require_logits(
 ) -> None:
     """Raise ``ConfigError`` unless the model gives one row of logits per sample.
 
-    A copy is asked, in training and in evaluation mode: the model, its buffers and the random
+    A copy is called, in training and in evaluation mode: the model, its buffers and the random
     streams stay as they are.
     """
     inputs = torch.zeros(_SAMPLES, *input_shape)
-    asked = copy.deepcopy(module)
+    tried = copy.deepcopy(module)
     expected = f"a tensor of shape ({_SAMPLES}, {classes}), a logit for each of {classes} classes"
     for training in (True, False):
-        found = _found(asked.train(training), inputs, classes)
+        found = _found(tried.train(training), inputs, classes)
         if found:
             raise ConfigError(
                 f"model {name!r}: given a batch of shape {tuple(inputs.shape)}, expected {expected}"

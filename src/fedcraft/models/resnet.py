@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from fedcraft.errors import InputError
 
-__all__ = ["ResNet", "resnet"]
-
 
 class Block(nn.Module):
     """Two 3x3 convolutions and the way around them."""

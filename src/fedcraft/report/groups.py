@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from fedcraft.experiments.config import MACHINE_KEYS
-from fedcraft.experiments.problems import fingerprint, flatten, problem_of, tail
-from fedcraft.experiments.select import SCORE, Judge, best_on_shared_seeds
+from fedcraft.config.schema import MACHINE_KEYS
 from fedcraft.report.extras import needs
 from fedcraft.report.names import Style, display_name, in_order, problem_name, styles
 from fedcraft.report.runs import RunData
+from fedcraft.runs.problems import fingerprint, flatten, problem_of, tail
+from fedcraft.runs.select import SCORE, Judge, best_on_shared_seeds
 
 with needs("pandas"):
     import pandas as pd

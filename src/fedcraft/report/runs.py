@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fedcraft.config.schema import names_another
 from fedcraft.errors import DataError
-from fedcraft.experiments.config import names_another
 from fedcraft.methods import mixture_name
 from fedcraft.report.extras import needs
 from fedcraft.report.files import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedcraft.registry import build
-from fedcraft.server_optimizers.base import ServerOptimizer
+from fedcraft.server_optimizers.optimizer import ServerOptimizer
 
 __all__ = ["OPTIMIZERS", "ServerOptimizer", "server_optimizer"]
 

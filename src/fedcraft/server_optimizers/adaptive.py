@@ -18,9 +18,7 @@ import torch
 from torch import Tensor
 
 from fedcraft.errors import require
-from fedcraft.server_optimizers.base import ServerOptimizer
-
-__all__ = ["Adagrad", "Adam", "Yogi"]
+from fedcraft.server_optimizers.optimizer import ServerOptimizer
 
 BiasCorrection = Literal["none", "keras", "flwr"]
 
@@ -43,11 +41,11 @@ class _Adaptive(ServerOptimizer):
         """Return the factor on the rate in the ``count``-th round, counted from 1."""
         return 1.0
 
-    def _step(self, direction: Tensor) -> Tensor:
-        count = self._memory.get("count", 0) + 1
+    def displacement(self, direction: Tensor) -> Tensor:
+        count = self.memory.get("count", 0) + 1
         first = self.beta1 * self._recall("first", direction) + (1 - self.beta1) * direction
         second = self._second(self._recall("second", direction), direction.square())
-        self._memory = {"count": count, "first": first, "second": second}
+        self.memory = {"count": count, "first": first, "second": second}
         return self.lr * self._correction(count) * first / (second.sqrt() + self.tau)
 
 

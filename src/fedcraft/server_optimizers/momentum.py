@@ -5,9 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from fedcraft.errors import require
-from fedcraft.server_optimizers.base import ServerOptimizer
-
-__all__ = ["Momentum"]
+from fedcraft.server_optimizers.optimizer import ServerOptimizer
 
 
 class Momentum(ServerOptimizer):
@@ -35,8 +33,8 @@ class Momentum(ServerOptimizer):
         self.dampened = dampened
         self.nesterov = nesterov
 
-    def _step(self, direction: Tensor) -> Tensor:
+    def displacement(self, direction: Tensor) -> Tensor:
         fresh = (1 - self.beta) * direction if self.dampened else direction
         velocity = self.beta * self._recall("velocity", direction) + fresh
-        self._memory = {"velocity": velocity}
+        self.memory = {"velocity": velocity}
         return self.lr * (fresh + self.beta * velocity if self.nesterov else velocity)

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedcraft.experiments.problems import flatten
 from fedcraft.report.groups import Entry, Problem
 from fedcraft.report.runs import RunData
+from fedcraft.runs.problems import flatten
 
 __all__ = ["configuration", "environment", "run_list"]
 

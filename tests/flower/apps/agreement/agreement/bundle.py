@@ -1,4 +1,4 @@
-"""Several strategies' letters to a node as one message: a tenth of the processes, the same work.
+"""Several strategies' messages to a node as one message: a tenth of the processes, the same work.
 
 Record names get the method's name in front. The strategies run in threads and in step.
 """
@@ -16,23 +16,23 @@ MARK = "/"
 
 
 class Bundle:
-    """The letters and replies of all members; they meet here in every round."""
+    """The messages and replies of all members; they meet here in every round."""
 
     def __init__(self, grid: Grid, members: list[str]) -> None:
         self.grid = grid
-        self._letters: dict[int, dict[str, Message]] = {}
+        self._messages: dict[int, dict[str, Message]] = {}
         self._sent: dict[str, dict[str, Message]] = {}
         self._arrived: dict[str, Message] = {}
         self._lock = threading.Lock()
         self._meeting = threading.Barrier(len(members), action=self._send)
 
-    def hand_in(self, member: str, letters: list[Message]) -> list[str]:
+    def hand_in(self, member: str, messages: list[Message]) -> list[str]:
         with self._lock:
-            for letter in letters:
-                node = letter.metadata.dst_node_id
-                self._letters.setdefault(node, {})[member] = letter
+            for message in messages:
+                node = message.metadata.dst_node_id
+                self._messages.setdefault(node, {})[member] = message
         self._meeting.wait()
-        return [letter.metadata.message_id for letter in letters]
+        return [message.metadata.message_id for message in messages]
 
     def collect(self, ids: Iterable[str]) -> list[Message]:
         with self._lock:
@@ -43,23 +43,23 @@ class Bundle:
     def _send(self) -> None:
         """Called by the last to arrive, while the others wait."""
         bundles = {}
-        for node, letters in self._letters.items():
-            first = next(iter(letters.values()))
+        for node, messages in self._messages.items():
+            first = next(iter(messages.values()))
             kind, ttl = first.metadata.message_type, first.metadata.ttl
-            content = joined({m: letter.content for m, letter in letters.items()})
+            content = joined({m: message.content for m, message in messages.items()})
             bundles[node] = Message(content, dst_node_id=node, message_type=kind, ttl=ttl)
         keys = self.grid.push_messages(list(bundles.values()))
         for key, node in zip(keys, bundles, strict=True):
-            for member, letter in self._letters[node].items():
-                letter.metadata.__dict__["_message_id"] = f"{member}{MARK}{key}"
-            self._sent[key] = self._letters[node]
-        self._letters = {}
+            for member, message in self._messages[node].items():
+                message.metadata.__dict__["_message_id"] = f"{member}{MARK}{key}"
+            self._sent[key] = self._messages[node]
+        self._messages = {}
 
     def _open(self, reply: Message) -> None:
-        letters = self._sent.pop(reply.metadata.reply_to_message_id)
+        messages = self._sent.pop(reply.metadata.reply_to_message_id)
         for member, content in parted(reply.content).items():
-            answer = Message(content, reply_to=letters[member])
-            self._arrived[letters[member].metadata.message_id] = answer
+            answer = Message(content, reply_to=messages[member])
+            self._arrived[messages[member].metadata.message_id] = answer
 
 
 class Share(Grid):

@@ -1,4 +1,4 @@
-"""One app for all methods: a message is a bundle of one letter from each."""
+"""One app for all methods: a message is a bundle of one message from each method."""
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -12,12 +12,12 @@ app = ClientApp()
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    def answer(method: str, letter: Message) -> Message:
+    def answer(method: str, part: Message) -> Message:
         return client_app(
             lambda context: model(),
             lambda context: federation().client(int(context.node_config["partition-id"])),
             method,
             one_thread=True,
-        )(letter, context)
+        )(part, context)
 
     return each(message, answer)

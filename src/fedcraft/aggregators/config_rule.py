@@ -1,0 +1,85 @@
+"""ConFIG: the conflict-free direction rebuilt from nothing in every round (eq. 4.2)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from fedcraft.aggregators.base import Aggregator, Outcome
+from fedcraft.aggregators.cohort import Cohort
+from fedcraft.aggregators.combination import Offset, correction
+from fedcraft.errors import require
+from fedcraft.updates import Layout
+
+Meaning = Literal["original", "target", "layerwise"]
+Weighting = Literal["data", "uniform", "ones"]
+
+
+class ConFIG(Aggregator):
+    """Three rules go by this name; ``meaning`` says which one.
+
+    * ``"layerwise"`` (default): g^q = (U^q)^+ rho for every layer, that is CRAFT with a zero
+      reference; the ablation that the paper's comparison is about.
+    * ``"target"``: g = U^+ rho on the whole vector, the definition of section 4.1.
+    * ``"original"``: v = U^+ w with w = 1 and the length of the original paper,
+      g = (sum_i <g_i, v^>) v^, v^ = v / ||v||, on the whole vector.
+
+    ``weighting`` sets the targets: ``"data"`` sizes, ``"uniform"`` 1/m, or ``"ones"`` (the default
+    of ``"original"``). ``by_layer=True`` applies ``"original"`` to every layer. A zero row's target
+    is lost, not shared out: the pseudo-inverse ignores it. The certificate's residual is that of
+    the targets, for ``"original"`` of w scaled to its length. Remembers nothing; cost
+    O(m^2 d + m^3).
+    """
+
+    def __init__(
+        self,
+        *,
+        meaning: Meaning = "layerwise",
+        weighting: Weighting | None = None,
+        by_layer: bool | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        meanings, weightings = get_args(Meaning), get_args(Weighting)
+        require(meaning in meanings, "meaning", f"one of {meanings}", meaning)
+        known = weighting is None or weighting in weightings
+        require(known, "weighting", f"one of {weightings}", weighting)
+        self.meaning: Meaning = meaning
+        self.weighting = weighting or ("ones" if meaning == "original" else "data")
+        self.by_layer = meaning == "layerwise" if by_layer is None else by_layer
+
+    def direction(self, cohort: Cohort) -> Outcome:
+        by_layer = self.by_layer or len(cohort.layout) == 1
+        scope = cohort if by_layer else _whole(cohort)
+        targets, nothing = self._targets(cohort), Offset.of(scope)
+        direction, projection = correction(scope, targets, nothing, renormalise=False)
+        outcome = Outcome(direction.vector(), direction.dots(), projection=projection)
+        if self.meaning == "original":
+            factor = _projection_length(direction.dots(), direction.squares())
+            outcome = replace(
+                outcome.scaled(scope, factor),
+                projection=replace(
+                    projection,
+                    targets=projection.targets * factor.unsqueeze(-1),
+                    norm=projection.norm * factor.abs(),
+                ),
+            )
+        return outcome if by_layer else replace(outcome, dots=None)
+
+    def _targets(self, cohort: Cohort) -> Tensor:
+        if self.weighting == "data":
+            return cohort.weights
+        value = 1.0 if self.weighting == "ones" else 1 / cohort.size
+        return torch.full_like(cohort.weights, value)
+
+
+def _whole(cohort: Cohort) -> Cohort:
+    return replace(cohort, layout=Layout.whole(cohort.dimension))
+
+
+def _projection_length(dots: Tensor, square: Tensor) -> Tensor:
+    """(sum_i <g_i, v>) / ||v||^2 by layer, zero where v = 0."""
+    return torch.where(square > 0, dots.sum(-1) / torch.where(square > 0, square, 1), 0)

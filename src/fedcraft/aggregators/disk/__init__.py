@@ -1,0 +1,1 @@
+"""Aggregation of updates in safetensors files, within a memory budget."""

@@ -1,0 +1,112 @@
+"""The connection of this process to a Ray cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+from fedcraft.errors import ConfigError, MissingExtraError
+
+# Nobody is told what runs here, and a client's worker keeps the devices it sees.
+_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+_LOCAL, _AUTO = "local", "auto"
+_ANSWER_SECONDS = 10.0
+
+
+class RayConnection:
+    """A connection to the cluster at ``address``, closed at the end if it was made here.
+
+    ``address`` is ``HOST:PORT``, ``ray://HOST:PORT``, ``auto`` for the cluster this machine belongs
+    to, or ``local`` for one of this process's own with ``cpus`` CPUs. Left out it is
+    ``RAY_ADDRESS``, else ``local``. A process that is connected already stays where it is.
+    """
+
+    def __init__(self, address: str | None = None, cpus: int | None = None) -> None:
+        self.ray = _ray()
+        self._own = not self.ray.is_initialized()
+        if self._own:
+            where = address or os.environ.get("RAY_ADDRESS") or _LOCAL
+            with _same_signals():
+                _connect(self.ray, where, cpus)
+
+    @property
+    def cpus(self) -> int:
+        """CPUs of the cluster as it is now, at least 1."""
+        return max(1, int(self.ray.cluster_resources().get("CPU", 0)))
+
+    @property
+    def node(self) -> str:
+        """The cluster's name for the machine of this process."""
+        found: str = self.ray.get_runtime_context().get_node_id()
+        return found
+
+    def close(self) -> None:
+        """Leave the cluster; one that was started here ends."""
+        if self._own:
+            self._own = False
+            with _same_signals():
+                self.ray.shutdown()
+
+    def __enter__(self) -> RayConnection:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _ray() -> Any:
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    try:
+        import ray
+    except ModuleNotFoundError as missing:
+        raise MissingExtraError("ray", "ray") from missing
+    return ray
+
+
+def _connect(ray: Any, address: str, cpus: int | None) -> None:
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address == _LOCAL:
+        options |= {"num_cpus": cpus, "include_dashboard": False}
+    try:
+        if address not in (_LOCAL, _AUTO):
+            _knock(address)
+        ray.init(address=address, **options)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"ray_address: expected HOST:PORT of a running Ray cluster, found {address!r}, where "
+            f"none answers ({str(error).splitlines()[0]}). Start one with 'ray start --head', or "
+            "use 'local'"
+        ) from error
+
+
+def _knock(address: str) -> None:
+    """Raise if nobody listens there: Ray itself would go on trying for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
+
+
+@contextmanager
+def _same_signals() -> Iterator[None]:
+    """Keep the process's own handlers: Ray puts one for SIGTERM in the place of the engine's."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:
+                signal.signal(number, handler)

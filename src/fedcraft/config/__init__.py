@@ -1,0 +1,1 @@
+"""The configuration of a run: one schema, read from TOML and the command line, checked."""

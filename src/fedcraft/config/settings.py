@@ -1,0 +1,219 @@
+"""The settings of training: the keys that the engine itself needs, each defined once.
+
+:class:`fedcraft.Config` extends them by the method, the data and the model.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+
+from fedcraft.config.messages import config_error
+from fedcraft.config.objects import Objects, plain
+from fedcraft.updates import BufferPolicy, Grouping
+
+ExecutorName = Literal["auto", "serial", "processes", "vectorized", "ray"]
+NonFinitePolicy = Literal["raise", "drop", "stop"]
+StartMethod = Literal["auto", "fork", "forkserver", "spawn"]
+Device = Literal["auto", "cpu", "cuda"]
+
+Rate = Annotated[float, Field(gt=0, le=1000)]
+Share = Annotated[float, Field(gt=0, le=1)]
+Count = Annotated[int, Field(ge=1, le=10_000_000)]
+Period = Annotated[int, Field(ge=0, le=10_000_000)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+COHORT = 10
+_IDENTITY = (
+    "clients_per_round", "client_lr", "server_lr", "lr_decay", "local_epochs", "batch_size",
+    "seed", "layers", "buffers", "dropout", "nonfinite",
+)  # fmt: skip
+
+
+class Settings(BaseModel):
+    """One run of the paper's Algorithm 1 with T = ``rounds`` aggregations.
+
+    The released loop runs T + 1 of them (t = 0..T); ask for ``rounds=501`` to repeat that.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        protected_namespaces=(),
+    )
+    derived_keys: ClassVar[frozenset[str]] = frozenset()
+    """Keys whose default follows from other keys."""
+
+    _objects: Objects = PrivateAttr(default_factory=Objects)
+
+    rounds: Count = 500
+    """Aggregations T."""
+    clients_per_round: Count = COHORT
+    """Clients m drawn in each round, uniformly and without replacement."""
+    client_lr: Rate = 0.05
+    """Client learning rate eta_l of the first rounds; the method's own if left out."""
+    server_lr: Rate = 0.1
+    """Server learning rate eta_g, constant over the rounds; the method's own if left out."""
+    lr_decay: Share = 0.999
+    """Factor on the client rate from round to round."""
+    local_epochs: Count = 1
+    """Passes of a client over its training part in a round."""
+    batch_size: Count = 50
+    """Samples of one local step; the last short batch is kept."""
+    seed: Seed = 77
+    """Seed of every random draw, the split included."""
+
+    executor: ExecutorName = "auto"
+    """How clients are trained: serial, processes, vectorized, ray, or auto for the fastest here."""
+    workers: Annotated[int, Field(ge=0, le=1024)] = 0
+    """Worker processes, 0 for one per core. The result does not depend on it."""
+    start_method: StartMethod = "auto"
+    """How worker processes are started; auto forks where that is safe."""
+    device: Device = Field(
+        default="auto",
+        description="Where the executor vectorized trains: cpu, cuda, or auto for cuda where there "
+        "is one. The other executors use the CPU.",
+    )
+    ray_address: str | None = Field(default=None, min_length=1)
+    """Cluster of the executor ray: HOST:PORT, auto, or local; RAY_ADDRESS if left out."""
+
+    layers: Grouping = "layer"
+    """What counts as a layer for layer-wise rules: layer, tensor, or whole."""
+    buffers: BufferPolicy = "mean"
+    """What happens to buffers (running statistics), which are not part of the geometry."""
+    evaluate_every: Period = 25
+    """Rounds between evaluations of all clients; 0 for the end alone."""
+    evaluate_first: bool = False
+    """Evaluate before the first round too."""
+    evaluate_train_loss: bool = True
+    """Compute the training loss over all clients when evaluating."""
+    evaluate_batch: Count = 128
+    """Samples of one forward pass in an evaluation; lower it if memory is short."""
+    diagnostics_every: Period = 10
+    """Rounds between rows of conflicts.csv (evaluation rounds always have theirs); 0 for none."""
+    checkpoint_every: Period = 50
+    """Rounds between checkpoints; 0 to go by checkpoint_minutes alone."""
+    checkpoint_minutes: Annotated[float, Field(ge=0, le=1e6)] = 5.0
+    """Minutes between checkpoints; 0 to go by checkpoint_every alone."""
+    keep_checkpoints: Annotated[int, Field(ge=1, le=1000)] = 2
+    """Checkpoints kept, the newest ones."""
+    state_memory_mb: Annotated[float, Field(gt=0)] = 1024.0
+    """Client states (personal models) above this many MiB live on disk."""
+
+    nonfinite: NonFinitePolicy = "raise"
+    """A client that sends NaN or Inf: raise an error, drop it from the round, or stop the run."""
+    min_clients: Count = 1
+    """Fewer clients than this left in a round is an error."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Chance that a sampled client never answers (simulated)."""
+    target_accuracy: Share | None = None
+    """Stop once the mean test accuracy reaches this."""
+    patience: Count | None = None
+    """Stop after this many evaluations without a better mean."""
+    max_minutes: Annotated[float, Field(gt=0)] | None = None
+    """Stop at the first round that ends later than this after the start."""
+
+    if not TYPE_CHECKING:  # type checkers and editors know the keys from the fields
+
+        def __init__(self, /, **given: Any) -> None:
+            try:
+                super().__init__(**given)
+            except ValidationError as error:
+                raise config_error(error, type(self)) from None
+
+        # Without this mark validation would come back here and lose its context on the way.
+        __init__.__pydantic_base_init__ = True
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _complete(cls, given: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
+        if not isinstance(given, dict):
+            return validate(given)
+        # None stands for a key that is left out, which is all that a file can express.
+        found = {k: v for k, v in given.items() if v is not None or k not in cls.model_fields}
+        filled, objects = cls.complete(found)
+        settings = validate(filled)
+        settings.model_fields_set.intersection_update(found)
+        settings._objects = objects
+        return settings
+
+    @classmethod
+    def complete(cls, given: dict[str, Any]) -> tuple[dict[str, Any], Objects]:
+        """Return plain keys with those filled in that follow from others, and Python objects."""
+        return plain(given), Objects()
+
+    @model_validator(mode="after")
+    def _fits_together(self, info: ValidationInfo) -> Self:
+        self.check(names=not info.context or info.context.get("names", True))
+        return self
+
+    def check(self, *, names: bool) -> None:
+        """Raise ValueError if keys contradict each other; ``names``: also if a name is unknown."""
+        at_most(self, "min_clients", "clients_per_round")
+
+    def given(self) -> dict[str, Any]:
+        """The keys that were set: the others follow if the method or the data set changes."""
+        return {key: self._objects.get(key, getattr(self, key)) for key in self.model_fields_set}
+
+    def but(self, **changes: Any) -> Self:
+        """Return a checked copy with some keys changed, and with them what follows from them."""
+        return type(self)(**(self.given() | changes))
+
+    def identity(self) -> dict[str, Any]:
+        """Return the settings a resumed run must share with the one it continues."""
+        return {name: getattr(self, name) for name in _IDENTITY}
+
+    def client_lr_at(self, round_index: int) -> float:
+        """Return eta_l of round t = 0, 1, ...: ``client_lr * lr_decay ** max(t - 1, 0)``.
+
+        It starts to fall at t = 2, as in the released code.
+        """
+        return self.client_lr * self.lr_decay ** max(round_index - 1, 0)
+
+    def evaluates(self, round_number: int) -> bool:
+        """Tell whether all clients are evaluated after ``round_number`` aggregations."""
+        if round_number == 0:
+            return self.evaluate_first
+        due = self.evaluate_every and round_number % self.evaluate_every == 0
+        return bool(due) or round_number == self.rounds
+
+    def diagnoses(self, round_number: int) -> bool:
+        """Tell whether the certificate of this round goes to conflicts.csv."""
+        if not self.diagnostics_every:
+            return False
+        return round_number % self.diagnostics_every == 0 or self.evaluates(round_number)
+
+    @property
+    def worker_count(self) -> int:
+        """Number of processes to use: as asked, or one per core this process may run on."""
+        return self.workers or usable_cores()
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def at_most(settings: BaseModel, small: str, large: str) -> None:
+    """Raise ValueError if the key ``small`` exceeds the key ``large``."""
+    if getattr(settings, small) > getattr(settings, large):
+        raise ValueError(
+            f"{small}: expected at most {large} = {getattr(settings, large)}, found "
+            f"{getattr(settings, small)}. Lower {small} or raise {large}."
+        )

@@ -1,0 +1,218 @@
+"""What the server asks of its clients, by way of any executor: training, losses, evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedcraft.data import Ragged
+from fedcraft.engine.executors.executor import Executor
+from fedcraft.engine.executors.job import REPORT, SPLITS, Command, Job, Workspace
+from fedcraft.local import ClientState
+from fedcraft.local.fast_sgd.vectorized import group_size
+from fedcraft.local.store import ClientStates
+from fedcraft.metrics.scores import Scores
+
+Buffers = dict[str, Tensor]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class CohortUpdates:
+    """What came back from a cohort, row by row in the order of the clients' ids."""
+
+    clients: NDArray[np.int64]
+    updates: Tensor
+    report: Floats
+    states: list[ClientState | None]
+    buffers: list[Buffers | None]
+    with_losses: bool
+
+    def column(self, name: str) -> Floats:
+        """Return one number per client: samples, steps, train_loss, loss or busy."""
+        return self.report[:, REPORT.index(name)]
+
+    def finite(self, averaged: Mapping[str, Tensor]) -> NDArray[np.bool_]:
+        """Tell whose update, kept state, and loss where it was asked for, is finite.
+
+        ``averaged`` are the server's buffers that theirs are averaged into: a client may bring
+        numbers, and NaN or Inf only where the server has the same (a mask of -inf).
+        """
+        losses = self.column("loss") if self.with_losses else np.zeros(len(self.clients))
+        finite = np.isfinite(losses)
+        # A finite sum proves a row finite; an infinite one may be an overflow, so look again.
+        for row in np.flatnonzero(~np.isfinite(self.column("total"))):
+            finite[row] &= bool(self.updates[row].isfinite().all())
+        finite &= [_all_finite(state or {}) for state in self.states]
+        finite &= [keeps_finite(averaged, buffers or {}) for buffers in self.buffers]
+        return np.asarray(finite)
+
+    def select(self, mask: NDArray[np.bool_]) -> CohortUpdates:
+        """Return the clients under the mask."""
+        if mask.all():
+            return self
+        rows = np.flatnonzero(mask)
+        return CohortUpdates(
+            self.clients[mask],
+            self.updates[torch.from_numpy(rows)],
+            self.report[mask],
+            [self.states[row] for row in rows],
+            [self.buffers[row] for row in rows],
+            self.with_losses,
+        )
+
+
+class ClientManager:
+    """The clients of a run behind one workspace."""
+
+    def __init__(
+        self, job: Job, workspace: Workspace, executor: Executor, *, side_by_side: bool = False
+    ) -> None:
+        self.job, self.workspace, self.executor = job, workspace, executor
+        self._side_by_side = side_by_side
+        self._base_sizes = job.federation.train.sizes
+        self._one_pass = not job.objective.personal and job.objective.loss is cross_entropy
+
+    def broadcast(self, theta: Tensor, buffers: Buffers | None) -> None:
+        """Put the server's model where the clients see it."""
+        self.workspace.theta.copy_(theta)
+        self.workspace.buffers.put(self.workspace.broadcast_buffers, buffers)
+
+    def train(
+        self,
+        clients: NDArray[np.int64],
+        states: ClientStates,
+        *,
+        round_index: int,
+        lr: float,
+        report_loss: bool,
+    ) -> CohortUpdates:
+        """Let the clients train from the broadcast model; nothing of the server's is changed."""
+        count = len(clients)
+        self._assign_slots(clients, states)
+        workspace, order = self.workspace, self._longest_first(clients)
+        if self._side_by_side:
+            self._run_groups(Command("group", round_index, lr, report_loss), order)
+        else:
+            self.executor.run(Command("train", round_index, lr, report_loss), order)
+        return CohortUpdates(
+            clients,
+            workspace.updates[:count],
+            workspace.report[:count].copy(),
+            [_kept(workspace.after.get(slot)) for slot in range(count)],
+            [_kept(workspace.buffers.get(slot)) for slot in range(count)],
+            report_loss,
+        )
+
+    def _run_groups(self, command: Command, order: list[int]) -> None:
+        """Train neighbours in size together, so that little is padded."""
+        size = group_size(len(order), self.job.device)
+        self.workspace.group_slots[: len(order)], self.workspace.group_slots[-1] = order, len(order)
+        groups = range(-(-len(order) // size))
+        self.executor.run(command._replace(group=size), groups)
+
+    def losses(self, clients: NDArray[np.int64], round_index: int) -> Floats:
+        """Return the clients' mean training losses at the broadcast model."""
+        self.workspace.clients[: len(clients)] = clients
+        self.executor.run(Command("loss", round_index), self._longest_first(clients))
+        return self.workspace.report[: len(clients), REPORT.index("loss")].copy()
+
+    def evaluate(
+        self, states: ClientStates, splits: Sequence[str], round_index: int, lr: float
+    ) -> dict[str, Scores]:
+        """Score everybody: one pass over the concatenated samples, or client by client.
+
+        The second way is for personal models, and for losses of which only means are known. Of a
+        virtual federation the clients behind it are scored, unless their models are personal.
+        """
+        wanted = tuple(s for s in splits if getattr(self.job.federation, s).indices.size)
+        if self._one_pass:
+            return self._evaluate_samples(wanted, round_index)
+        return self._evaluate_clients(states, wanted, round_index, lr)
+
+    def close(self) -> None:
+        """End the executor."""
+        self.executor.close()
+
+    def _evaluate_samples(self, splits: tuple[str, ...], round_index: int) -> dict[str, Scores]:
+        command = Command("evaluate", round_index, splits=splits)
+        self.executor.run(command, range(len(self.job.shards(splits))))
+        return {split: self._segment(split) for split in splits}
+
+    def _segment(self, split: str) -> Scores:
+        part: Ragged = getattr(self.job.federation, split)
+        loss, correct = self.workspace.losses[split].numpy(), self.workspace.correct[split].numpy()
+        rows, count = part.rows, len(part)
+        sums = _sums(rows, loss, count), _sums(rows, correct, count)
+        return _means(np.arange(count), part.sizes, *sums)
+
+    def _evaluate_clients(
+        self, states: ClientStates, splits: tuple[str, ...], round_index: int, lr: float
+    ) -> dict[str, Scores]:
+        personal = self.job.objective.personal
+        everybody = len(self.job.federation) if personal else self.job.federation.base_clients
+        scores = np.zeros((everybody, len(SPLITS), 2))
+        command = Command("personal", round_index, lr, splits=splits)
+        for first in range(0, everybody, self.workspace.slots):
+            clients = np.arange(first, min(first + self.workspace.slots, everybody))
+            self._assign_slots(clients, states)
+            self.executor.run(command, self._longest_first(clients))
+            scores[clients] = self.workspace.scores[: len(clients)]
+        return {split: self._scored(split, scores[:, SPLITS.index(split)]) for split in splits}
+
+    def _scored(self, split: str, sums: Floats) -> Scores:
+        part: Ragged = getattr(self.job.federation, split)
+        clients = np.arange(len(sums))
+        return _means(clients, part.sizes[clients % len(part)], sums[:, 0], sums[:, 1])
+
+    def _assign_slots(self, clients: NDArray[np.int64], states: ClientStates) -> None:
+        self.workspace.clients[: len(clients)] = clients
+        for slot, client in enumerate(clients.tolist()):
+            self.workspace.before.put(slot, states.get(client))
+
+    def _longest_first(self, clients: NDArray[np.int64]) -> list[int]:
+        sizes = self._base_sizes[clients % len(self._base_sizes)]
+        order: list[int] = np.argsort(-sizes, kind="stable").tolist()
+        return order
+
+
+def _sums(owners: NDArray[np.int64], values: NDArray[Any], count: int) -> Floats:
+    return np.asarray(np.bincount(owners, weights=values.astype(np.float64), minlength=count))
+
+
+def _means(
+    clients: NDArray[np.int64], sizes: NDArray[np.int64], loss: Floats, correct: Floats
+) -> Scores:
+    tested = sizes > 0
+    counts = sizes[tested]
+    return Scores(clients[tested], loss[tested] / counts, correct[tested] / counts, counts)
+
+
+def _all_finite(content: Mapping[str, Tensor]) -> bool:
+    return all(bool(value.isfinite().all()) for value in content.values())
+
+
+def keeps_finite(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> bool:
+    """Tell whether every entry of float buffers is a number, or what it was before.
+
+    So a mean over such buffers is NaN nowhere but where it was: -inf and +inf do not meet.
+    """
+    shared = [n for n in before.keys() & after.keys() if before[n].is_floating_point()]
+    if not shared or bool(torch.cat([after[n].reshape(-1) for n in shared]).sum().isfinite()):
+        return True
+    return all(bool((after[n].isfinite() | _same(before[n], after[n])).all()) for n in shared)
+
+
+def _same(before: Tensor, after: Tensor) -> Tensor:
+    return (before == after) | (before.isnan() & after.isnan())
+
+
+def _kept(content: Mapping[str, Tensor] | None) -> dict[str, Tensor] | None:
+    return None if content is None else {name: value.clone() for name, value in content.items()}

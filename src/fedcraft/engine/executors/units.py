@@ -1,0 +1,161 @@
+"""The work of one unit, a client or a shard of an evaluation: the same in every executor."""
+
+from __future__ import annotations
+
+import copy
+import traceback
+from dataclasses import replace
+from time import perf_counter
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedcraft.engine.executors.job import REPORT, SPLITS, Command, Job, Shard, Workspace
+from fedcraft.errors import ClientError, ConfigError
+from fedcraft.local import ClientData, LocalResult, LocalTask, SeedAddress
+from fedcraft.local.fast_sgd.model import scratch_model
+from fedcraft.local.fast_sgd.vectorized import GroupTrainer, make_group_trainer
+
+
+class UnitFailure(NamedTuple):
+    """The client whose own code failed, if it is known, and the message with its traceback."""
+
+    client: int | None
+    text: str
+
+
+class UnitRunner:
+    """Runs units with one model, reset in place for each; reads and writes the workspace alone."""
+
+    def __init__(self, job: Job, workspace: Workspace) -> None:
+        self.job, self.workspace = job, workspace
+        # Later only the root is asked for its mode: no part may start in another one.
+        self.model = scratch_model(copy.deepcopy(job.module).train())
+        self._group: GroupTrainer | None = None
+        self._shards: dict[tuple[str, ...], list[Shard]] = {}
+        self._actions = {
+            "train": self._train,
+            "group": self._train_group,
+            "loss": self._loss,
+            "personal": self._score_client,
+            "evaluate": self._score_shard,
+        }
+
+    def run(self, command: Command, unit: int) -> None:
+        """Run one unit; raise ``ClientError`` with the traceback if the client's own code fails."""
+        try:
+            self._actions[command.kind](command, unit)
+        except Exception as error:
+            client = None
+            name = "a group of clients" if command.kind == "group" else "an evaluation shard"
+            if command.kind in ("train", "loss", "personal"):
+                client = int(self.workspace.clients[unit])
+                name = f"client {client}"
+            text = traceback.format_exc().rstrip()
+            failure = ClientError(f"{text}\n\n{name} failed in round {command.round + 1}")
+            failure.client = client
+            raise failure from error
+
+    def _train(self, command: Command, slot: int) -> None:
+        started = perf_counter()
+        task = self._task(command, slot)
+        result = self.job.objective.train(self.model, task, self.workspace.updates[slot])
+        self._report(slot, result, perf_counter() - started)
+
+    def _train_group(self, command: Command, unit: int) -> None:
+        started = perf_counter()
+        members, first = int(self.workspace.group_slots[-1]), unit * command.group
+        slots = self.workspace.group_slots[first : min(first + command.group, members)].tolist()
+        tasks = [self._task(command, slot) for slot in slots]
+        if self._group is None:
+            self._group = make_group_trainer(self.job.objective, self.job.module, self.job.device)
+        if self._group is None:
+            raise ConfigError("executor: these clients cannot be trained side by side")
+        results = self._group.train(tasks, [self.workspace.updates[slot] for slot in slots])
+        for slot, task, result in zip(slots, tasks, results, strict=True):
+            if command.report_loss:
+                before = self.job.objective.loss_at(self.model, task.theta, task.data)
+                result = replace(result, loss=before)
+            self._report(slot, result, (perf_counter() - started) / len(slots))
+
+    def _report(self, slot: int, result: LocalResult, seconds: float) -> None:
+        workspace = self.workspace
+        workspace.after.put(slot, result.state)
+        workspace.buffers.put(slot, result.buffers)
+        loss = float("nan") if result.loss is None else result.loss
+        # A sum is finite unless the row holds NaN or Inf, or is about to overflow anyway.
+        total = float(workspace.updates[slot].sum())
+        numbers = (result.samples, result.steps, result.train_loss, loss, total)
+        workspace.report[slot] = (*numbers, seconds)
+
+    def _loss(self, command: Command, slot: int) -> None:
+        task = self._task(command, slot)
+        self._load_buffers()
+        loss = self.job.objective.loss_at(self.model, task.theta, task.data)
+        self.workspace.report[slot, REPORT.index("loss")] = loss
+
+    def _score_client(self, command: Command, slot: int) -> None:
+        task = self._task(command, slot)
+        self._load_buffers()
+        self.model.load(self.job.objective.personal_vector(self.model, task))
+        self.model.module.eval()
+        for split in command.splits:
+            rows = self.job.federation.rows(task.address.client, split)
+            data = ClientData(self.job.tensors, rows)
+            self.workspace.scores[slot, SPLITS.index(split)] = self._score(data)
+
+    @torch.no_grad()
+    def _score(self, data: ClientData) -> tuple[float, float]:
+        """Return the sum of losses and the number of correct answers over a client's samples."""
+        total, correct = 0.0, 0
+        for inputs, labels in data.parts():
+            outputs = self.model(inputs)
+            total += float(self.job.objective.loss(outputs, labels)) * len(labels)
+            correct += int((outputs.argmax(1) == labels).sum())
+        return total, float(correct)
+
+    @torch.no_grad()
+    def _score_shard(self, command: Command, unit: int) -> None:
+        shard = self.shard(command, unit)
+        part = getattr(self.job.federation, shard.split)
+        losses, correct = self.workspace.losses[shard.split], self.workspace.correct[shard.split]
+        self._load_buffers()
+        self.model.load(self.workspace.theta)
+        self.model.module.eval()
+        for start in range(shard.start, shard.stop, self.job.evaluate_batch):
+            span = slice(start, min(start + self.job.evaluate_batch, shard.stop))
+            inputs, labels = self.job.tensors.gather(part.indices[span])
+            outputs = self.model(inputs)
+            losses[span] = cross_entropy(outputs, labels, reduction="none")
+            correct[span] = outputs.argmax(1) == labels
+
+    def shard(self, command: Command, unit: int) -> Shard:
+        """Return the shard that a unit of an evaluation is."""
+        if command.splits not in self._shards:
+            self._shards[command.splits] = self.job.shards(command.splits)
+        return self._shards[command.splits][unit]
+
+    def _task(self, command: Command, slot: int) -> LocalTask:
+        client = int(self.workspace.clients[slot])
+        return LocalTask(
+            theta=self.workspace.theta,
+            data=self.job.client_data(client, command.round),
+            lr=command.lr,
+            address=SeedAddress(self.job.seed, command.round, client),
+            epochs=self.job.epochs,
+            batch_size=self.job.batch_size,
+            state=self.workspace.before.get(slot),
+            initial=self.workspace.initial,
+            buffers=self._buffers(),
+            report_loss=command.report_loss,
+        )
+
+    def _buffers(self) -> dict[str, Tensor] | None:
+        return self.workspace.buffers.get(self.workspace.broadcast_buffers)
+
+    def _load_buffers(self) -> None:
+        buffers = self._buffers()
+        if buffers is not None:
+            self.model.load_buffers(buffers)

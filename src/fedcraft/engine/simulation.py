@@ -1,0 +1,278 @@
+"""One call from a method, a federation and a model to a trained model and its tables."""
+
+from __future__ import annotations
+
+import copy
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from fedcraft.config.settings import Settings
+from fedcraft.data import Federation
+from fedcraft.engine.callbacks import Callback, Callbacks, RunInfo
+from fedcraft.engine.client_manager import ClientManager
+from fedcraft.engine.executors.choose import device_of, make_executor, resolve
+from fedcraft.engine.executors.job import SPLITS, DataSource, Job, Workspace, default_data
+from fedcraft.engine.interrupt import Halt, Interrupted, interruptible
+from fedcraft.engine.loop import Loop
+from fedcraft.engine.numerics import single_threaded
+from fedcraft.engine.sampling import Sampler, draw_clients
+from fedcraft.engine.server import Server
+from fedcraft.engine.stopping import require_test_samples
+from fedcraft.errors import CheckpointError
+from fedcraft.local.store import ClientStates
+from fedcraft.methods import Method
+from fedcraft.runs.about import federation_files
+from fedcraft.runs.result import Result
+from fedcraft.runs.writer import NullWriter, open_writer
+from fedcraft.updates import Layout
+
+__all__ = ["run"]
+
+ModelSource = nn.Module | Callable[[], nn.Module]
+ConfigText = Callable[[str], bytes]
+_EVALUATION_SLOTS = 64
+_NEEDED = ("round", "server", "clients", "split_hash", "identity", "executor")
+
+
+def run(
+    method: Method,
+    federation: Federation,
+    model: ModelSource,
+    settings: Settings,
+    directory: str | Path | None = None,
+    *,
+    callbacks: Iterable[Callback] = (),
+    resume: bool = False,
+    client_data: DataSource = default_data,
+    sampler: Sampler = draw_clients,
+    config: ConfigText | None = None,
+) -> Result:
+    """Train ``model`` on ``federation`` with ``method``: T rounds of the paper's Algorithm 1.
+
+    ``model`` is a module, or a function that makes one; it is copied, not changed. With a
+    ``directory`` everything is written there as it happens, and ``resume=True`` continues from its
+    newest good checkpoint to the same bits as a run that was never interrupted; without one
+    nothing is kept. Clients are aggregated in the order of their ids, so the result does not
+    depend on who trained when. ``sampler`` may draw the cohorts in a way of its own, and
+    ``client_data`` prescribe what a client sees in a round. ``config`` makes the content of
+    config.toml from the name of the executor; it is written once the directory is locked.
+
+    Raises ``Interrupted`` after Ctrl-C, ``ClientError`` with a client's own traceback, and the
+    errors of :mod:`fedcraft.errors` for everything else; the directory is then still resumable.
+    """
+    # What cannot go well is said before any work.
+    sampler(settings, len(federation), 0)
+    require_test_samples(settings, federation)
+    device_of(settings)
+    path = None if directory is None else Path(directory)
+    with ExitStack() as stack:
+        stack.enter_context(single_threaded())
+        stop_requested = stack.enter_context(interruptible())
+        setup = _Setup(method, federation, model, settings, client_data, config)
+        keep = settings.keep_checkpoints
+        writer = open_writer(path, keep_checkpoints=keep, resume=resume)
+        stack.callback(writer.close)
+        checkpoint = writer.find_checkpoint(_NEEDED) if resume else None
+        setup.check(checkpoint)
+        loop = setup.loop(writer, checkpoint, Callbacks(callbacks), stop_requested, sampler)
+        stack.callback(loop.clients.close)
+        return setup.carry_out(loop)
+
+
+class _Setup:
+    """The parts of a run, made once."""
+
+    def __init__(
+        self,
+        method: Method,
+        federation: Federation,
+        model: ModelSource,
+        settings: Settings,
+        client_data: DataSource,
+        config: ConfigText | None,
+    ) -> None:
+        self.settings, self.federation, self.config = settings, federation, config
+        self.objective, self.aggregator, self.optimizer = method.build(settings.server_lr)
+        parts = {"local": method.local, "aggregator": method.aggregator, "server": method.server}
+        module = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
+        self.objective.check(module)
+        self.layout = Layout.from_module(module, settings.layers)
+        self.theta = self.layout.flatten(dict(module.named_parameters())).clone()
+        shapes = " ".join(f"{t.name}{list(t.shape)}" for t in self.layout.tensors)
+        model_id = f"{self.theta.numel()} parameters, {zlib.crc32(shapes.encode()):08x}"
+        self.identity = {
+            **settings.identity(),
+            **{name: part.signature for name, part in parts.items()},
+            "model": model_id,
+        }
+        buffers = {name: value.clone() for name, value in module.named_buffers()}
+        self.buffers = buffers or None
+        self.job = Job(
+            module=module,
+            objective=self.objective,
+            federation=federation,
+            tensors=federation.tensors(),
+            epochs=settings.local_epochs,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
+            evaluate_batch=settings.evaluate_batch,
+            data=client_data,
+            device=device_of(settings),
+        )
+        self.executor = ""
+
+    def check(self, checkpoint: Mapping[str, Any] | None) -> None:
+        """Refuse to continue a run that was another one."""
+        if checkpoint is None:
+            return
+        then = checkpoint["identity"]
+        changed = [name for name, value in self.identity.items() if then.get(name) != value]
+        split, found = self.federation.split_hash, checkpoint["split_hash"]
+        if found != split:
+            raise CheckpointError(
+                "the checkpoint belongs to another split of the data "
+                f"({found[:12]}, now {split[:12]}); nothing was changed"
+            )
+        if changed:
+            listed = ", ".join(f"{k} was {then.get(k)!r}, is {self.identity[k]!r}" for k in changed)
+            raise CheckpointError(
+                f"the checkpoint belongs to a run with other settings: {listed}; start a new run, "
+                "or resume with the old ones"
+            )
+
+    def loop(
+        self,
+        writer: NullWriter,
+        checkpoint: Mapping[str, Any] | None,
+        callback: Callback,
+        stop_requested: Callable[[], bool],
+        sampler: Sampler,
+    ) -> Loop:
+        """Make the executor and put everything in its place, at the checkpoint if there is one."""
+        remembered = None if checkpoint is None else checkpoint["executor"]
+        workspace = self._workspace()
+        workspace.initial.copy_(self.theta)
+        self.executor = resolve(self.settings, self.job, workspace, remembered)
+        states = ClientStates(writer.states, memory_mb=self.settings.state_memory_mb)
+        executor = make_executor(self.executor, self.settings, self.job, workspace, stop_requested)
+        server = Server(
+            self.aggregator,
+            self.optimizer,
+            self.theta,
+            self.layout,
+            buffers=self.buffers,
+            buffer_policy=self.settings.buffers,
+        )
+        clients = ClientManager(
+            self.job, workspace, executor, side_by_side=self.executor == "vectorized"
+        )
+        loop = Loop(
+            self.settings, clients, server, states, writer, callback, stop_requested, sampler
+        )
+        loop.extra = {"identity": self.identity, "executor": self.executor}
+        try:
+            self._begin(loop, checkpoint)
+        except BaseException:
+            executor.close()
+            raise
+        return loop
+
+    def _begin(self, loop: Loop, checkpoint: Mapping[str, Any] | None) -> None:
+        if checkpoint is not None:
+            loop.load_state_dict(checkpoint)
+        loop.writer.prune(loop.states)  # before anything is written: the disk may be full
+        loop.writer.begin(
+            checkpoint,
+            config=None if self.config is None else self.config(self.executor),
+            files=lambda: federation_files(self.federation),
+            rounds=self.settings.rounds,
+            split_hash=self.federation.split_hash,
+            executor=self.executor,
+            workers=loop.clients.executor.size,
+        )
+        loop.callback.on_start(self._info(loop))
+
+    def carry_out(self, loop: Loop) -> Result:
+        """Run the loop to its end, whatever that is, and say so everywhere."""
+        try:
+            result = self._complete(loop)
+        except Interrupted:
+            self._end(loop, "interrupted", "by the user")
+            raise
+        except BaseException as error:
+            with suppress(OSError, CheckpointError):  # the first error says more
+                self._end(loop, "failed", f"{type(error).__name__}: {error}".splitlines()[0])
+            raise
+        self._end(loop, result.state, loop.reason)
+        return result
+
+    def _complete(self, loop: Loop) -> Result:
+        """Run the loop and write what it leaves behind; after Ctrl-C, a checkpoint."""
+        try:
+            state = loop.run()
+        except Halt:
+            loop.save()
+            raise Interrupted(loop.round, loop.writer.path) from None
+        loop.save()
+        result = self._result(loop, state)
+        loop.writer.save_model(result.tensors)
+        return result
+
+    def _end(self, loop: Loop, state: str, reason: str) -> None:
+        try:
+            loop.writer.end(state, reason, loop.round, diverged=loop.diverged)
+        finally:
+            loop.callback.on_end(state, reason)
+
+    def _result(self, loop: Loop, state: str) -> Result:
+        vector = loop.server.output
+        return Result(
+            state=state,
+            reason=loop.reason,
+            round=loop.round,
+            vector=vector,
+            tensors={**self.layout.unflatten(vector), **(loop.server.buffers or {})},
+            metrics=loop.writer.rows,
+            scores=loop.writer.scores_of(loop.round) or loop.evaluate(),
+            executor=self.executor,
+            directory=loop.writer.path,
+            client_names=self.federation.client_names,
+        )
+
+    def _workspace(self) -> Workspace:
+        slots = max(self.settings.clients_per_round, _EVALUATION_SLOTS)
+        samples = {split: int(getattr(self.federation, split).indices.size) for split in SPLITS}
+        return Workspace(
+            slots=slots,
+            dimension=self.theta.numel(),
+            dtype=self.theta.dtype,
+            samples=samples,
+            units=max(slots, len(self.job.shards(SPLITS))),
+            buffer_bytes=_bytes(self.buffers or {}),
+        )
+
+    def _info(self, loop: Loop) -> RunInfo:
+        settings = self.settings
+        model = self.theta.numel() * self.theta.element_size()
+        data = _bytes({"inputs": self.job.tensors.inputs, "labels": self.job.tensors.labels})
+        models = settings.clients_per_round + 4 + 2 * loop.clients.executor.size
+        return RunInfo(
+            settings=settings,
+            clients=len(self.federation),
+            dimension=self.theta.numel(),
+            executor=self.executor,
+            workers=loop.clients.executor.size,
+            first_round=loop.round,
+            memory_mb=round((model * models + data) / 2**20, 1),
+            directory=loop.writer.path,
+        )
+
+
+def _bytes(tensors: Mapping[str, Tensor]) -> int:
+    # Slots align every tensor to 64 bytes.
+    return sum(-(-t.numel() * t.element_size() // 64) * 64 for t in tensors.values())

@@ -1,0 +1,1 @@
+"""The client side: a ClientApp that trains and evaluates by a method's local objective."""

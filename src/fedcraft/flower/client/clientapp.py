@@ -1,0 +1,112 @@
+"""``client_app``: a ClientApp from a model, a client's data and a method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+
+from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
+from torch import nn
+
+from fedcraft.engine.numerics import single_threaded
+from fedcraft.errors import InputError
+from fedcraft.flower.client.request import ClientRequest, ClientSplits
+from fedcraft.flower.messages import keys
+from fedcraft.local import LocalObjective
+from fedcraft.methods import Method
+from fedcraft.methods import method as method_by_name
+
+Choice = str | Method | LocalObjective
+
+
+def client_app(
+    model_fn: Callable[[Context], nn.Module],
+    data_fn: Callable[[Context], ClientSplits],
+    method: Choice | Callable[[Context], Choice] = "craft",
+    *,
+    client_id_fn: Callable[[Context], int] | None = None,
+    state_dir: str | Path | None = None,
+    lr: float = 0.05,
+    local_epochs: int = 1,
+    batch_size: int = 50,
+    seed: int = 77,
+    one_thread: bool = False,
+    mods: Sequence[Mod] = (),
+) -> ClientApp:
+    """Return a ClientApp that trains and evaluates one client by a method's local objective.
+
+    ``model_fn`` and ``data_fn`` receive Flower's context. The data are a client of a
+    ``fedcraft.data.Federation``, or ``{"train": (inputs, labels), "test": (inputs, labels)}``.
+    ``method`` is a method, its name, a local objective, or a function of the context that returns
+    one of these. ``client_id_fn`` returns the client's number, by default the ``partition-id`` of
+    the node's config. Sampling, random streams and the order of sums go by this number, so a run
+    does not depend on Flower's node ids.
+
+    Personal methods keep their state in ``context.state``, which ends with the SuperNode or the
+    run, or in ``state_dir`` (or the node config's ``state-dir``), which outlives both: a federation
+    that has to resume exactly needs the latter.
+
+    ``lr``, ``local_epochs``, ``batch_size`` and ``seed`` apply where the server sends no value.
+    ``one_thread`` trains with the simulator's arithmetic, for the same bits as its runs. ``mods``
+    are Flower's mods around training.
+    """
+    defaults = {keys.LR: lr, keys.EPOCHS: local_epochs, keys.BATCH: batch_size, keys.SEED: seed}
+    client_of, objective_of = client_id_fn or _partition_id, _objective_fn(method)
+    app = ClientApp()
+
+    def reply(
+        answer: Callable[[ClientRequest], RecordDict], message: Message, context: Context
+    ) -> Message:
+        with single_threaded() if one_thread else nullcontext():
+            request = ClientRequest(
+                message.content,
+                context,
+                client=client_of(context),
+                model=model_fn(context),
+                data=data_fn(context),
+                objective=objective_of(context),
+                state_dir=state_dir,
+                defaults=defaults,
+            )
+            return Message(answer(request), reply_to=message)
+
+    app.train(mods=list(mods))(partial(reply, ClientRequest.train))
+    app.evaluate()(partial(reply, ClientRequest.evaluate))
+    app.query("loss")(partial(reply, ClientRequest.loss))
+
+    @app.query()
+    def client_id(message: Message, context: Context) -> Message:
+        metrics = MetricRecord({keys.CLIENT: client_of(context)})
+        return Message(RecordDict({keys.METRICS: metrics}), reply_to=message)
+
+    return app
+
+
+def _objective_fn(
+    method: Choice | Callable[[Context], Choice],
+) -> Callable[[Context], LocalObjective]:
+    if isinstance(method, str):
+        method = method_by_name(method)  # a wrong name is an error when the app is loaded
+
+    def objective(context: Context) -> LocalObjective:
+        chosen = method(context) if callable(method) else method
+        if isinstance(chosen, LocalObjective):
+            return chosen
+        named = method_by_name(chosen) if isinstance(chosen, str) else chosen
+        return named.build()[0]
+
+    return objective
+
+
+def _partition_id(context: Context) -> int:
+    found = context.node_config.get("partition-id")
+    if not isinstance(found, int):
+        raise InputError(
+            f"node config: expected a number 'partition-id', found {found!r}; start the SuperNode "
+            "with --node-config 'partition-id=0', or give client_app a client_id_fn"
+        )
+    return found

@@ -1,0 +1,162 @@
+"""The server's messages: what goes out to the nodes, and which of their replies count."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from logging import WARNING
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+from flwr.supercore import log
+from torch import Tensor
+
+from fedcraft.config.settings import Settings
+from fedcraft.errors import FedcraftError, NonFiniteError
+from fedcraft.flower.messages import keys
+from fedcraft.flower.server.clients import client_order
+from fedcraft.flower.server.replies import RefusedReply, finite, read_metrics, reported_client
+from fedcraft.flower.server.reply_stream import ReplyStream
+from fedcraft.flower.server.run_state import RunState
+from fedcraft.updates import ClientId
+
+Accept = Callable[[int, ClientId, Message], None]
+# The node is there, but its app has no answer; after every other error it may not be there.
+APP_FAILED = (
+    ErrorCode.UNKNOWN,
+    ErrorCode.CLIENT_APP_RAISED_EXCEPTION,
+    ErrorCode.LOAD_CLIENT_APP_EXCEPTION,
+)
+_LONGEST_STEP = 3600.0
+# Times the deadline: Flower counts a message's life from its making, the deadline starts when all
+# messages are sent, and the last replies are pulled after it.
+_LIFE = 2
+
+
+class Messenger:
+    """Sends a run's messages and sorts the replies into accepted and refused.
+
+    ``asked``, ``refused`` and ``missing`` are about the last messages to train or evaluate;
+    ``seconds`` counts the time spent on replies, as opposed to waiting for them.
+    """
+
+    def __init__(
+        self, state: RunState, settings: Settings, names: tuple[str, str], timeout: float | None
+    ) -> None:
+        self.state, self.settings, self._timeout = state, settings, timeout
+        self.patience = math.inf if timeout is None else timeout
+        self._arrays_name, self._config_name = names
+        self._stream: ReplyStream | None = None
+        self.asked: list[int] = []
+        self._answered: set[int] = set()
+        self.refused: list[RefusedReply] = []
+        self.seconds = 0.0
+        self._trials_end: float | None = None
+        self._silent: set[int] = set()
+
+    @property
+    def missing(self) -> list[ClientId]:
+        """The clients that were asked last and have not answered, in order."""
+        silent = [node for node in self.asked if node not in self._answered]
+        return sorted(map(self.state.clients.client, silent), key=client_order)
+
+    def common_config(self, round_number: int, lr: float) -> dict[str, Any]:
+        """Return the settings that every message carries."""
+        return {
+            keys.ROUND: round_number,
+            keys.RUN: self.state.run_key,
+            keys.SEED: self.settings.seed,
+            keys.LR: lr,
+            keys.EPOCHS: self.settings.local_epochs,
+            keys.BATCH: self.settings.batch_size,
+        }
+
+    def messages(
+        self, kind: str, nodes: list[int], record: ArrayRecord, config: Mapping[str, Any]
+    ) -> list[Message]:
+        """Return one message per node; they share the arrays."""
+        self._stream, self.asked, self._answered, self.refused = None, nodes, set(), []
+        self._trials_end, self._silent = None, set()
+        return [self.message(node, kind, record, config) for node in nodes]
+
+    def message(
+        self, node: int, kind: str, record: ArrayRecord | None, config: Mapping[str, Any]
+    ) -> Message:
+        """Return a message to one node."""
+        client = self.state.clients.client(node)
+        last, needed = self.state.last.get(client, 0), self.state.still_needed(client)
+        whole = ConfigRecord({**config, keys.LAST: last, keys.KEEP: needed})
+        content = RecordDict({self._config_name: whole})
+        if record is not None:
+            content[self._arrays_name] = record
+        if self.state.initial is not None and not last and kind != MessageType.QUERY:
+            content[keys.INITIAL] = self.state.initial
+        life = None if self._timeout is None else _LIFE * self._timeout
+        return Message(content, dst_node_id=node, message_type=kind, ttl=life)
+
+    def send(self, grid: Grid, messages: Iterable[Message]) -> ReplyStream:
+        """Send messages and return the stream of their replies, which ends with the deadline."""
+        size = self.state.wire.bytes
+        self._stream = ReplyStream(grid, messages, timeout=self.patience, reply_bytes=size)
+        return self._stream
+
+    def receive(self, replies: Iterable[Message], accept: Accept) -> None:
+        """Pass every good reply to ``accept``, one at a time; record why others are refused."""
+        for reply in replies:
+            started = time.perf_counter()
+            self._receive(reply, accept)
+            self.seconds += time.perf_counter() - started
+
+    def _receive(self, reply: Message, accept: Accept) -> None:
+        stream = self._stream
+        node = reply.metadata.src_node_id if stream is None else stream.sender(reply)
+        clients = self.state.clients
+        self._answered.add(node)
+        client = clients.client(node) if clients.knows(node) else None
+        if reply.has_error():
+            kind = "error" if reply.error.code in APP_FAILED else "unavailable"
+            self.refuse(node, client, kind, reply.error.reason or "no reason given")
+            return
+        try:
+            client = clients.checked(node, reported_client(read_metrics(reply.content)[1]))
+            accept(node, client, reply)
+            clients.enter(node, client)  # a refused reply changes nothing
+        except FedcraftError as error:
+            kind = "nonfinite" if isinstance(error, NonFiniteError) else "malformed"
+            self.refuse(node, client, kind, str(error))
+
+    def refuse(self, node: int, client: ClientId | None, kind: str, reason: str) -> None:
+        """Record and log a reply that does not count."""
+        self.refused.append(RefusedReply(node, client, kind, reason))
+        shown = "unknown" if client is None else client
+        log(WARNING, "Reply of node %d (client %s) refused, %s: %s", node, shown, kind, reason)
+
+    def losses_at(self, grid: Grid, theta: Tensor, clients: Sequence[ClientId]) -> list[float]:
+        """Ask clients for their loss at a trial point of a line search; NaN if none comes.
+
+        All trials of a step share one deadline, and a node that missed one is not asked again.
+        """
+        now = time.monotonic()
+        self._trials_end = self._trials_end or now + min(self.patience, _LONGEST_STEP)
+        node_of = {self.state.clients.client(node): node for node in self.asked}
+        record, config = self.state.pack(theta), self.common_config(0, self.state.client_lr)
+        messages = [
+            self.message(node, f"{MessageType.QUERY}.loss", record, config)
+            for client in clients
+            if (node := node_of[client]) not in self._silent
+        ]
+        stream = ReplyStream(grid, messages, timeout=max(self._trials_end - now, 0.0))
+        found = {stream.sender(reply): _loss_of(reply) for reply in stream}
+        self._silent.update(stream.missing)
+        return [found.get(node_of[client], math.nan) for client in clients]
+
+
+def _loss_of(reply: Message) -> float:
+    try:
+        return math.nan if reply.has_error() else finite(read_metrics(reply.content)[1], keys.LOSS)
+    except FedcraftError as error:
+        log(WARNING, "Loss of node %d not read: %s", reply.metadata.src_node_id, error)
+        return math.nan

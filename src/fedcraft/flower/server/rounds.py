@@ -1,0 +1,187 @@
+"""The rounds of a federation: from the last checkpoint to the last round, with their tables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from logging import INFO, WARNING
+from typing import Any
+
+import tomli_w
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy import Strategy as FlowerStrategy
+from flwr.supercore import log
+
+from fedcraft.config.settings import Settings
+from fedcraft.engine.profiling import PeakMemory, PhaseTimer
+from fedcraft.errors import ClientError
+from fedcraft.flower.messages import keys
+from fedcraft.flower.messages.arrays import copy_tensors
+from fedcraft.flower.server.client_metrics import scores_of, summary, table_rows
+from fedcraft.flower.server.clients import client_order
+from fedcraft.flower.server.messenger import Messenger
+from fedcraft.flower.server.node_selection import NodeSelection
+from fedcraft.flower.server.replies import RefusedReply
+from fedcraft.flower.server.run_config import find_checkpoint
+from fedcraft.runs.writer import NullWriter
+
+
+@dataclass
+class Rounds:
+    """Runs the rounds: each counts as a whole, in the model and in all tables, or not at all."""
+
+    strategy: FlowerStrategy
+    grid: Grid
+    messenger: Messenger
+    selection: NodeSelection
+    writer: NullWriter
+    config: dict[str, Any]
+    settings: Settings
+    rounds: int
+    attempts: int
+    min_clients: int
+    train_config: ConfigRecord
+    evaluate_config: ConfigRecord
+    evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None
+    done: int = 0
+
+    def __post_init__(self) -> None:
+        self.state = self.messenger.state
+        self.timer, self.memory = PhaseTimer(), PeakMemory()
+
+    def run(self) -> Result:
+        """Run all rounds that are left."""
+        status, reason = "failed", ""
+        with closing(self.writer):
+            try:
+                self._begin()
+                while self.done < self.rounds:
+                    self._advance(self.done + 1)
+                self.state.result.arrays = self.state.output
+                self.writer.save_model(copy_tensors(self.state.output))
+                status = "finished"
+            except KeyboardInterrupt:
+                status, reason = "interrupted", "Ctrl-C"
+                raise
+            except BaseException as error:
+                reason = f"{type(error).__name__}: {error}"
+                raise
+            finally:
+                self.writer.end(status, reason, self.done)
+        return self.state.result
+
+    def _begin(self) -> None:
+        self.strategy.summary()
+        saved = find_checkpoint(self.writer, self.config)
+        if saved is not None:
+            self.state.load_state_dict(saved)
+            self.done = saved["round"]
+            log(INFO, "Going on after round %d of %d", self.done, self.rounds)
+        self.writer.begin(saved, config=tomli_w.dumps(self.config).encode())
+        if saved is None:
+            self._evaluate_centrally(0)
+
+    def _advance(self, number: int) -> None:
+        log(INFO, "[ROUND %s/%s]", number, self.rounds)
+        row = self._train(number)
+        if self.settings.evaluates(number):
+            row |= self._evaluate(number)
+        self._evaluate_centrally(number)
+        self.done = number
+        peak = self.memory.peak([])
+        row = {"round": number, "seconds": self.timer.take(), "peak_memory_mb": peak, **row}
+        certificate = None if self.state.step is None else self.state.step.certificate
+        shown = certificate is not None and self.settings.diagnoses(number)
+        self.writer.add_round(row, certificate.rows() if certificate and shown else ())
+        every = self.settings.checkpoint_every
+        if number == self.rounds or (every and number % every == 0):
+            saved = {**self.state.state_dict(), "config": self.config, "round": number}
+            self.writer.save_checkpoint(saved)
+            self.state.note_saved(self.settings.keep_checkpoints)
+
+    def _train(self, number: int) -> dict[str, Any]:
+        refused: list[RefusedReply] = []
+        for attempt in range(1, self.attempts + 1):
+            before = self.state.snapshot()
+            with self._timed("train", "aggregate"):
+                configure, config = self.strategy.configure_train, self.train_config
+                messages = list(configure(number, self.state.record, config, self.grid))
+                if not messages:
+                    return {"clients": []}
+                replies = self.messenger.send(self.grid, messages)
+                arrays, metrics = self.strategy.aggregate_train(number, replies)
+            refused += self.messenger.refused
+            if arrays is not None:
+                self.state.adopt(arrays)
+                self.state.result.arrays = arrays
+                self.state.result.train_metrics_clientapp[number] = metrics or MetricRecord()
+                log(INFO, "aggregate_train: %s", metrics)
+                self.selection.failed.clear()
+                return self._row(number, refused, attempt)
+            self.state.restore(before)  # a subclass may reject a round after it was aggregated
+            self.selection.note_failed()
+            log(WARNING, "round %d: too few good replies in attempt %d", number, attempt)
+        raise ClientError(
+            f"round {number}: fewer than min_clients = {self.min_clients} good replies in "
+            f"{self.attempts} attempts; missing {self.messenger.missing}, refused "
+            f"{[(r.node, r.reason) for r in refused]}. Mend the clients and start again: with a "
+            "run_dir the run goes on from its last checkpoint"
+        )
+
+    def _evaluate(self, number: int) -> dict[str, Any]:
+        with self._timed("evaluate", "evaluate"):
+            configure, config = self.strategy.configure_evaluate, self.evaluate_config
+            messages = list(configure(number, self.state.record, config, self.grid))
+            if not messages:
+                return {}
+            replies = self.messenger.send(self.grid, messages)
+            metrics = self.strategy.aggregate_evaluate(number, replies)
+        if metrics is not None:
+            self.state.result.evaluate_metrics_clientapp[number] = metrics
+            log(INFO, "aggregate_evaluate: %s", metrics)
+        scores = scores_of(self.state.scores)
+        self.writer.add_values(table_rows(number, self.state.scores, evaluation=True))
+        refused = [reply.row() for reply in self.messenger.refused]
+        problems = {"missing": self.messenger.missing, "refused": refused}
+        found: dict[str, Any] = {"evaluation_problems": problems} if any(problems.values()) else {}
+        return found | ({"evaluation": summary(scores)} if scores else {})
+
+    def _evaluate_centrally(self, number: int) -> None:
+        if self.evaluate_fn is None:
+            return
+        metrics = self.evaluate_fn(number, self.state.output)
+        if metrics is not None:
+            self.state.result.evaluate_metrics_serverapp[number] = metrics
+            log(INFO, "evaluate_fn: %s", metrics)
+
+    def _row(self, number: int, refused: list[RefusedReply], attempt: int) -> dict[str, Any]:
+        good, missing, step = self.state.updates.accepted, self.messenger.missing, self.state.step
+        self.writer.add_values(table_rows(number, good, evaluation=False))
+        dropped = {*missing, *(r.client for r in refused if r.client is not None)}
+        row = {
+            "clients": [reply.client for reply in good],
+            "dropped": sorted(dropped, key=client_order),
+            "missing": missing,
+            "refused": [reply.row() for reply in refused],
+            "attempts": attempt,
+            "states_lost": [r.client for r in good if r.metrics.get(keys.STATE_LOST)],
+            "client_lr": self.state.client_lr,
+        }
+        if step is None:
+            return row
+        conflicts = None if step.certificate is None else step.certificate.conflicts()
+        row |= {"conflicts": conflicts, "update_norm": step.update_norm}
+        return row if step.length is None else {**row, "step_length": step.length}
+
+    @contextmanager
+    def _timed(self, waiting: str, working: str) -> Iterator[None]:
+        """Add the time spent on replies to one phase, and the time spent waiting to another."""
+        started, busy = time.perf_counter(), self.messenger.seconds
+        yield
+        work = self.messenger.seconds - busy
+        self.timer.seconds[working] += work
+        self.timer.seconds[waiting] += time.perf_counter() - started - work

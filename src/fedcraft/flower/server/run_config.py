@@ -1,0 +1,140 @@
+"""The settings of a federation's run: checked, recorded, and compared when a run is resumed."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from fedcraft.config.overrides import TrainingKeys
+from fedcraft.config.settings import Settings
+from fedcraft.errors import InputError, StateError
+from fedcraft.flower.messages import keys
+from fedcraft.methods import Method
+from fedcraft.methods.method import stable
+from fedcraft.runs.seal import read_checked
+from fedcraft.runs.writer import NullWriter, open_writer
+
+FEDERATION = "federation"  # in place of a data set's name: the server never sees the data
+_MARKS = ("config.toml", "status.json", "checkpoints")
+_RECORDED = (
+    "client_lr", "server_lr", "lr_decay", "local_epochs", "batch_size", "seed", "layers", "buffers",
+)  # fmt: skip
+_SENT = {
+    keys.LR: "client_lr",
+    keys.EPOCHS: "local_epochs",
+    keys.BATCH: "batch_size",
+    keys.SEED: "seed",
+}
+# Unlike in the simulator, every round is evaluated and kept: over a network a round is long.
+_DEFAULTS: TrainingKeys = {
+    "evaluate_every": 1,
+    "evaluate_train_loss": False,
+    "diagnostics_every": 1,
+    "checkpoint_every": 1,
+}
+
+
+def settings_of(method: Method, clients_per_round: int, training: TrainingKeys) -> Settings:
+    """Return the settings of a federation, or name the key that is not one."""
+    known = list(TrainingKeys.__annotations__)
+    for name in training:
+        if name not in known:
+            raise InputError(f"{name}: expected one of {', '.join(known)}; there is no such key")
+    return Settings(
+        clients_per_round=clients_per_round,
+        client_lr=method.client_lr,
+        server_lr=method.server_lr,
+        checkpoint_minutes=0,
+        **cast(dict[str, Any], {**_DEFAULTS, **training}),
+    )
+
+
+def recorded_config(
+    method: Method, settings: Settings, train_config: Mapping[str, Any], **others: Any
+) -> dict[str, Any]:
+    """Return a run's settings for config.toml, as its clients get them: ``train_config`` wins."""
+    sent = {_SENT[name]: value for name, value in train_config.items() if name in _SENT}
+    if keys.LR in train_config:
+        sent["lr_decay"] = 1.0  # the same rate in every round
+    if keys.SEED in train_config:
+        sent["cohort_seed"] = settings.seed  # the strategy's seed still draws the clients
+    parts = {"local": method.local, "aggregator": method.aggregator, "server": method.server}
+    config: dict[str, Any] = writable(
+        {
+            "method": method.name,
+            "dataset": FEDERATION,
+            "rounds": settings.rounds,
+            **{name: getattr(settings, name) for name in _RECORDED},
+            **sent,
+            **others,
+            "train_config": train_config,
+            **{name: {"name": part.name, **part.params} for name, part in parts.items()},
+        }
+    )
+    return config
+
+
+def writable(value: Any) -> Any:
+    """Return a setting as TOML and JSON can express it.
+
+    Functions and objects become text that is the same in every process; None and bytes are left
+    out.
+    """
+    if isinstance(value, Mapping):
+        return {str(name): writable(item) for name, item in value.items() if _expressible(item)}
+    if isinstance(value, (list, tuple)):
+        return [writable(item) for item in value if _expressible(item)]
+    return value if isinstance(value, (bool, int, float, str)) else str(stable(value))
+
+
+def _expressible(value: object) -> bool:
+    return value is not None and not isinstance(value, bytes)
+
+
+def open_run(path: Path | None, keep_checkpoints: int) -> NullWriter:
+    """Return the writer of a run directory, which must be new or a federation's."""
+    taken = path is not None and any((path / name).exists() for name in _MARKS)
+    if path is not None and taken and _config_in(path).get("dataset") != FEDERATION:
+        raise StateError(
+            f"run_dir: {path} already holds something else than a federation's run; nothing was "
+            "changed. Choose another directory"
+        )
+    return open_writer(path, keep_checkpoints=keep_checkpoints, resume=True)
+
+
+def find_checkpoint(writer: NullWriter, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the newest checkpoint, which must be of a run with this config; None for a start.
+
+    Rounds without a checkpoint are repeated, unless they are those of a finished run.
+    """
+    state = writer.find_checkpoint(("config",))
+    if state is not None:
+        _check_same(state["config"], config)
+    elif writer.path is not None and (writer.path / "metrics.jsonl").exists():
+        _check_same(_config_in(writer.path), config)
+        if json.loads(read_checked(writer.path / "status.json")).get("state") == "finished":
+            raise StateError(
+                f"run_dir: {writer.path} holds a finished run without its checkpoints; nothing was "
+                "changed. Choose another directory"
+            )
+    return state
+
+
+def _check_same(found: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    saved = writable(found)  # earlier versions kept None
+    for name in sorted(saved.keys() | config.keys()):
+        if name != "rounds" and saved.get(name) != config.get(name):
+            raise StateError(
+                f"run_dir: it holds a run with {name} = {saved.get(name)!r}, now it is "
+                f"{config.get(name)!r}; use the old value to continue it, or another directory"
+            )
+
+
+def _config_in(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # there is none, or not one that a run has written
+        return {}

@@ -1,0 +1,232 @@
+"""The contract of a client's work in a round.
+
+A local objective is a pure function: (model, task) -> (row, result). The task carries everything
+that may differ between two calls, randomness included, as an address; the same task gives the same
+bits in any process, and no global generator moves.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedcraft.data import Tensors
+from fedcraft.errors import InputError, StateError, require
+from fedcraft.models import FlatModel, seeded
+from fedcraft.models.flat import trainable
+from fedcraft.seeds import generator, torch_generator
+
+ClientState = dict[str, Tensor]
+Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) -> mean over the batch
+
+_PART = 1000
+
+
+class SeedAddress(NamedTuple):
+    """The address of a client's random streams: tasks with the same one draw the same numbers."""
+
+    run_seed: int
+    round: int
+    client: int
+
+    def order(self) -> np.random.Generator:
+        """Return the stream of the client's batches: shuffles and augmentation."""
+        return generator(self.run_seed, "batches", self.round, self.client)
+
+    def dropout_seed(self) -> int:
+        """Return the seed for torch's global generator, the only one dropout draws from."""
+        return torch_generator(self.run_seed, "dropout", self.round, self.client).initial_seed()
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """The training part of one client: the shared tensors, and the rows that are its own.
+
+    A subclass may override :meth:`epoch` to prescribe an order, as the golden tests do.
+    """
+
+    tensors: Tensors
+    rows: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, inputs: Tensor, labels: Tensor) -> ClientData:
+        """Wrap a client's own tensors, ready to be fed to its model."""
+        return cls(Tensors(inputs, labels), np.arange(len(labels)))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def epoch(self, draw: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Return all samples, shuffled and augmented by ``draw``: gathered once, sliced later."""
+        return self.tensors.epoch(self.rows, draw)
+
+    def whole(self) -> tuple[Tensor, Tensor]:
+        """Return all samples in their own order, unaugmented."""
+        return self.tensors.gather(self.rows)
+
+    def parts(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield :meth:`whole` in pieces that bound the memory of a pass through the model."""
+        inputs, labels = self.whole()
+        for first in range(0, len(labels), _PART):
+            yield inputs[first : first + _PART], labels[first : first + _PART]
+
+
+@dataclass(frozen=True, eq=False)
+class LocalTask:
+    """What one client is asked to do in one round.
+
+    ``theta`` is the broadcast model theta_t, ``initial`` the run's theta_0 (where the personal part
+    of a client starts that was never sampled before; ``theta`` if left out), ``lr`` the rate of
+    this round, already decayed, ``state`` what the client kept from its last participation,
+    ``buffers`` the broadcast buffers (those in the module if left out; they are not geometry).
+    ``report_loss`` asks for the mean training loss at ``theta``: one more forward pass.
+    """
+
+    theta: Tensor
+    data: ClientData
+    lr: float
+    address: SeedAddress
+    epochs: int = 1
+    batch_size: int = 50
+    state: ClientState | None = None
+    initial: Tensor | None = None
+    buffers: dict[str, Tensor] | None = None
+    report_loss: bool = False
+
+    def __post_init__(self) -> None:
+        require(0 <= self.lr < float("inf"), "lr", "a finite rate >= 0", self.lr)
+        require(self.epochs >= 0, "epochs", "at least 0", self.epochs)
+        require(self.batch_size >= 1, "batch_size", "at least 1", self.batch_size)
+        if not len(self.data):
+            raise InputError(f"data: client {self.address.client} has no training sample")
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """ceil(n_i / B): the last short batch is kept."""
+        return -(-len(self.data) // self.batch_size)
+
+    def kept(self, name: str) -> Tensor | None:
+        """Return one tensor of the client's state, None if it never took part."""
+        if self.state is None:
+            return None
+        if name not in self.state:
+            raise StateError(
+                f"state of client {self.address.client}: expected {name!r}, found "
+                f"{sorted(self.state)}; it was kept by another local objective"
+            )
+        return self.state[name]
+
+    def start(self) -> Tensor:
+        """Return theta_0, where personal models begin."""
+        return self.theta if self.initial is None else self.initial
+
+    def batches(self, epochs: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the batches of ``epochs`` shuffled epochs (those of the task if left out).
+
+        Every call starts the client's stream anew, so two passes see the same batches.
+        """
+        draw = self.address.order()
+        for _ in range(self.epochs if epochs is None else epochs):
+            inputs, labels = self.data.epoch(draw)
+            for first in range(0, len(labels), self.batch_size):
+                batch = slice(first, first + self.batch_size)
+                yield inputs[batch], labels[batch]
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """What a client reports beside its row g_i.
+
+    ``steps`` is FedNova's A_i = ||a_i||_1, the weight of the local gradients in the update: the
+    number of batches for plain SGD. ``loss`` is the loss at theta_t if the task asks for it,
+    ``train_loss`` the mean over the local batches (NaN without any). ``state`` replaces the
+    client's kept state; None keeps nothing. ``buffers`` are the module's after training, if it has
+    any.
+    """
+
+    samples: int
+    steps: float
+    train_loss: float
+    loss: float | None = None
+    state: ClientState | None = None
+    buffers: dict[str, Tensor] | None = None
+
+
+class LocalObjective(ABC):
+    """What a client does in a round.
+
+    A new objective implements ``_run``: train ``model`` from ``task.theta`` and leave the local
+    model in ``model.vector``. To evaluate clients with parameters of their own, set ``personal``
+    and implement ``personal_vector``.
+    """
+
+    personal: bool = False
+
+    def __init__(self, *, loss: Loss = cross_entropy) -> None:
+        self.loss = loss
+
+    def check(self, module: nn.Module) -> None:
+        """Raise ``InputError`` if this objective cannot train ``module``: called before round 1."""
+        trainable(module)
+
+    @abstractmethod
+    def _run(self, model: FlatModel, task: LocalTask) -> LocalResult:
+        """Train and report; ``model`` already holds theta_t and is in training mode."""
+
+    def train(self, model: FlatModel, task: LocalTask, out: Tensor) -> LocalResult:
+        """Train one client and write its row g_i = theta_t - theta_i into ``out``, in place.
+
+        ``model`` is scratch: its vector and mode before have no influence and after have no
+        meaning; its buffers are as before. ``out`` must not overlap with ``task.theta``.
+        """
+        with _own_buffers(model, task):
+            before = self.loss_at(model, task.theta, task.data) if task.report_loss else None
+            model.load(task.theta)
+            _set_mode(model, training=True)
+            with seeded(task.address.dropout_seed()):
+                result = self._run(model, task)
+            torch.sub(task.theta, model.vector, out=out)
+            return replace(result, loss=before, buffers=model.buffers() or None)
+
+    def loss_at(self, model: FlatModel, theta: Tensor, data: ClientData) -> float:
+        """Return the client's mean training loss at ``theta``: no dropout, no augmentation."""
+        model.load(theta)
+        _set_mode(model, training=False)
+        with torch.no_grad():
+            parts = [(len(y), float(self.loss(model(x), y))) for x, y in data.parts()]
+        return sum(size * mean for size, mean in parts) / len(data)
+
+    def personal_vector(self, model: FlatModel, task: LocalTask) -> Tensor:
+        """Return the parameters this client is evaluated with: theta, unless personalised.
+
+        ``task`` is what the client would train on now. ``model`` is scratch. The result may share
+        memory with the task: read only.
+        """
+        return task.theta
+
+
+@contextmanager
+def _own_buffers(model: FlatModel, task: LocalTask) -> Iterator[None]:
+    """Load the task's buffers for a while: the next client must not see what this one leaves."""
+    before = model.buffers()
+    if task.buffers is not None:
+        model.load_buffers(task.buffers)
+    try:
+        yield
+    finally:
+        model.load_buffers(before)
+
+
+def _set_mode(model: FlatModel, *, training: bool) -> None:
+    # Walking a deep network's modules costs more than asking its root.
+    if model.module.training != training:
+        model.module.train(training)

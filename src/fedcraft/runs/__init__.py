@@ -1,0 +1,1 @@
+"""The run directory: written, sealed, read and compared in one place."""

@@ -1,0 +1,75 @@
+"""What a run directory says about its run: the machine, the split of the data, names and labels."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedcraft.data import Federation
+
+
+def environment() -> dict[str, Any]:
+    """Describe the machine and the libraries a run depends on."""
+    packages = ("fedcraft", "torch", "numpy", "scipy", "safetensors")
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "packages": {name: version(name) for name in packages},
+        "torch_capability": torch.backends.cpu.get_cpu_capability(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+
+
+def rounding_differences(then: bytes, now: Mapping[str, Any]) -> list[str]:
+    """Return what changed since ``environment.json`` that can change the last bits of a result."""
+    try:
+        before = _rounding(json.loads(then))
+    except (ValueError, AttributeError) as error:  # of a run that has no seal
+        return [f"environment.json cannot be read ({error})"]
+    return [
+        f"{name} was {before[name]}, is {value}"
+        for name, value in _rounding(now).items()
+        if before[name] != value
+    ]
+
+
+def _rounding(environment: Mapping[str, Any]) -> dict[str, Any]:
+    named = {name: environment.get(name) for name in ("processor", "torch_capability")}
+    packages = environment.get("packages", {})
+    return named | {name: packages.get(name) for name in ("fedcraft", "torch", "numpy", "scipy")}
+
+
+def federation_files(federation: Federation) -> dict[str, bytes]:
+    """Return the files about the clients: split, label counts, and names if the data have any."""
+    files = {"split.npz": federation.split_file(), "labels.csv": _labels(federation)}
+    if federation.client_names:
+        files["owners.csv"] = _numbered("client", federation.client_names)
+    if federation.dataset.class_names:
+        files["classes.csv"] = _numbered("label", federation.dataset.class_names)
+    return files
+
+
+def _labels(federation: Federation) -> bytes:
+    counts = federation.virtual(federation.base_clients).label_counts()
+    clients, labels = np.nonzero(counts)
+    triples = zip(clients.tolist(), labels.tolist(), counts[clients, labels], strict=True)
+    return ("client,label,count\n" + "".join(f"{c},{k},{n}\n" for c, k, n in triples)).encode()
+
+
+def _numbered(number: str, names: Sequence[str]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([(number, "name"), *enumerate(names)])
+    return text.getvalue().encode()

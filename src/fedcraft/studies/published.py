@@ -1,0 +1,42 @@
+"""The numbers that the paper prints, to be set beside ours; they are in presets/published.toml."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from fedcraft.studies.presets import read_data
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Published(NamedTuple):
+    """One row of a table of the paper."""
+
+    mean: float
+    best10: float
+    worst10: float
+    std: float
+
+
+_DATA = read_data("published.toml")
+
+TABLES: dict[str, dict[str, Published]] = {
+    table: {method: Published(*numbers) for method, numbers in rows.items()}
+    for table, rows in _DATA["tables"].items()
+}
+DITTO_BEST: dict[str, dict[str, float]] = _DATA["ditto_best"]
+"""The best mean accuracy of each heat map (Section 5.4)."""
+AUTHORS_RUNS: dict[str, dict[int, float]] = {
+    table: {int(number): mean for number, mean in rounds.items()}
+    for table, rounds in _DATA["authors_runs"].items()
+}
+"""CRAFT's mean accuracy by round in the run that the authors released, at the rates 0.005, 0.1."""
+
+
+def frame(table: str) -> pd.DataFrame:
+    """Return one table as a frame with the column ``method``: what the report sets beside ours."""
+    import pandas
+
+    rows = [{"method": name, **row._asdict()} for name, row in TABLES[table].items()]
+    return pandas.DataFrame(rows)

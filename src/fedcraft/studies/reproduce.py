@@ -1,0 +1,106 @@
+"""The paper's tables and figures: from stored results in seconds, or from scratch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fedcraft
+from fedcraft.errors import DataError
+from fedcraft.studies.presets import ROUNDS, Preset, Scale, preset
+from fedcraft.studies.results import beside_published, rank_correlation, stored
+from fedcraft.studies.sweep import Observer, SweepResult, repeat_best, sweep
+
+__all__ = ["Reproduction", "from_results", "rerun", "results_folder"]
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """One experiment of the paper: our runs, and its numbers where it prints some."""
+
+    preset: Preset
+    result: SweepResult
+    scale: Scale = "paper"
+
+    @property
+    def title(self) -> str:
+        """What was made, and the warning that belongs to a smaller scale."""
+        if self.scale == "paper":
+            return f"{self.preset.name}: {self.preset.about}"
+        note = "too few rounds and clients to be compared with the paper"
+        return f"{self.preset.name} at the {self.scale} scale: {note}"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return our table in the paper's order, chosen on test data as the paper does."""
+        order = self.preset.names
+        ours = sorted(self.result.rows("test"), key=lambda row: order.index(row["method"]))
+        return beside_published(ours, self.preset.published) if self.preset.published else ours
+
+    @property
+    def whole(self) -> bool:
+        """Whether every row is of the paper's scale and of its number of rounds."""
+        return self.scale == "paper" and all(row["rounds"] == ROUNDS for row in self.rows())
+
+    def rank_correlation(self) -> float | None:
+        """Return how well our order of methods matches the paper's.
+
+        None without its numbers, for methods too few to have an order, and where ours were made in
+        other rounds or at another scale.
+        """
+        if not (self.preset.published and self.whole):
+            return None
+        correlation = rank_correlation(self.rows())
+        return None if math.isnan(correlation) else correlation
+
+
+def from_results(
+    name: str, results: str | Path | None = None, methods: Sequence[str] = ()
+) -> Reproduction:
+    """Read the stored runs of an experiment; ``methods`` keeps only those."""
+    chosen = preset(name)
+    chosen.chosen(methods)  # a name that is not there is told
+    folder = (Path(results) if results else results_folder()) / name
+    if not folder.is_dir():
+        raise DataError(
+            f"{folder} does not exist: no results of {name!r} are stored there. Train from scratch "
+            f"with --rerun, or at a smaller scale: fedcraft reproduce {name} --scale small"
+        )
+    found = stored(folder)
+    kept = tuple(run for run in found.runs if not methods or run.method in methods)
+    if not kept:
+        raise DataError(f"{folder} holds no runs of {', '.join(methods) or name}")
+    return Reproduction(chosen, SweepResult(folder, kept))
+
+
+def rerun(
+    name: str,
+    scale: Scale = "paper",
+    *,
+    methods: Sequence[str] = (),
+    overrides: Mapping[str, Any] | None = None,
+    override: str = "",
+    out: str | Path | None = None,
+    jobs: int = 0,
+    observer: Observer | None = None,
+) -> Reproduction:
+    """Do all runs of an experiment; those that are done already in ``out`` are not done again.
+
+    ``overrides`` change every run; ``override`` says where they come from. Where the experiment
+    asks for it, the best setting of each method is then repeated.
+    """
+    chosen = preset(name)
+    plan = chosen.plan(scale, methods, override, **(overrides or {}))
+    folder = Path(out) if out else Path("runs") / f"{name}-{scale}"
+    result = sweep(plan, out=folder, jobs=jobs, observer=observer)
+    result = repeat_best(result, chosen.repeats_of(plan), jobs=jobs, observer=observer)
+    return Reproduction(chosen, result, scale)
+
+
+def results_folder() -> Path:
+    """Return ``results`` here, or that of the repository this package is installed from."""
+    here = Path("results")
+    repository = Path(fedcraft.__file__).parents[2] / "results"
+    return here if here.is_dir() or not repository.is_dir() else repository

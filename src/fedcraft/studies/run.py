@@ -1,0 +1,180 @@
+"""One run: from a configuration to a run directory that holds everything needed to repeat it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from shlex import quote
+from typing import NamedTuple, Unpack
+
+from torch import nn
+
+from fedcraft import engine
+from fedcraft.config.build import build_federation, build_method, build_model
+from fedcraft.config.overrides import ObjectKeys, Overrides
+from fedcraft.config.paths import at_home
+from fedcraft.config.schema import Config
+from fedcraft.config.toml import (
+    CONFIG_FILE,
+    ConfigLike,
+    config_text,
+    load_config,
+    read_toml,
+    write_config,
+)
+from fedcraft.data import Federation
+from fedcraft.errors import ConfigError
+from fedcraft.methods import Method
+from fedcraft.runs.lock import Lock
+from fedcraft.runs.reader import Result
+from fedcraft.runs.verify import check
+from fedcraft.studies.plan import run_id
+from fedcraft.studies.tracking import trackers
+
+__all__ = ["RUNS", "prepare", "resume", "run"]
+
+RUNS = Path("runs")
+
+
+def run(
+    config: ConfigLike = None,
+    *,
+    out: str | Path | None = None,
+    callbacks: Iterable[engine.Callback] = (),
+    **overrides: Unpack[Overrides],
+) -> Result:
+    """Train as ``config`` says and return the run.
+
+    ``config`` is a :class:`Config`, a mapping, the path of a TOML file or of an earlier run, or
+    nothing for the defaults; keyword arguments win over it. Data set, model, method and its parts
+    may be Python objects: a :class:`Dataset`, arrays ``(inputs, labels[, owners])``, a data frame,
+    a module or a function that makes one, a :class:`Method`, an aggregation rule or its class.
+    ``out`` is the run directory, a new one under ``runs/`` if left out; a directory that holds a
+    run already is never written to, and one whose run could not start is free again.
+
+    >>> result = fedcraft.run(method="fedavg", rounds=20)      # doctest: +SKIP
+    >>> result.clients().query("metric == 'accuracy'")         # doctest: +SKIP
+    """
+    settled = load_config(config, dict(overrides))
+    directory = _directory_of(settled, out)  # one that is taken is reported before data are read
+    _train(directory, settled, _Parts.of(settled), callbacks, resume=False)
+    return Result(directory)
+
+
+def prepare(config: Config, out: str | Path | None = None) -> Path:
+    """Make a run directory with its configuration, for :func:`resume` to start the run."""
+    directory = _directory_of(config, out)
+    place(config, directory)
+    return directory
+
+
+def place(config: Config, directory: Path) -> None:
+    """Write the configuration into a directory that has none; ``BusyError`` if another does."""
+    lock = Lock(directory)
+    try:
+        if not (directory / CONFIG_FILE).exists():
+            write_config(config, directory / CONFIG_FILE)
+    finally:
+        lock.release()
+
+
+def _directory_of(config: Config, out: str | Path | None) -> Path:
+    """Return the run directory that is asked for, if it is free."""
+    directory = _free(RUNS / run_id(config)) if out is None else at_home(out)
+    if (directory / CONFIG_FILE).exists():
+        raise ConfigError(
+            f"out: {directory} holds a run already. Give another folder, or continue that run: "
+            f"fedcraft resume {quote(str(directory))}"
+        )
+    return directory
+
+
+def resume(
+    directory: str | Path,
+    *,
+    rounds: int | None = None,
+    callbacks: Iterable[engine.Callback] = (),
+    **objects: Unpack[ObjectKeys],
+) -> Result:
+    """Bring a run to its end, from its last checkpoint or from the start; a finished one is left.
+
+    The result is the same, bit for bit, as if it had never been interrupted. More ``rounds`` than
+    the run was planned for train it further to the model it would have had, had it been planned
+    so; where ``evaluate_every`` does not divide its old rounds, it keeps the evaluation at its old
+    end. A run that was started with Python objects (``custom`` in its config.toml) needs the same
+    ``objects`` again.
+    """
+    result = _own_run(at_home(directory))
+    config = result.config.with_objects(dict(objects)) if objects else result.config
+    if rounds is not None and rounds != config.rounds:
+        config = _prolonged(result, config, rounds)
+    elif result.state == "finished" and not check(result.directory):
+        return result
+    _train(result.directory, config, _Parts.of(config), callbacks, resume=True)
+    return Result(result.directory)
+
+
+class _Parts(NamedTuple):
+    """What a configuration names; whatever is wrong with it is told when they are made."""
+
+    method: Method
+    federation: Federation
+    model: nn.Module
+    settings: engine.Settings
+
+    @classmethod
+    def of(cls, config: Config) -> _Parts:
+        federation = build_federation(config)
+        model = build_model(config, federation.dataset)
+        return cls(build_method(config), federation, model, config)
+
+
+def _train(
+    directory: Path,
+    config: Config,
+    parts: _Parts,
+    callbacks: Iterable[engine.Callback],
+    *,
+    resume: bool,
+) -> None:
+    def text(executor: str) -> bytes:
+        """Name the executor that ``auto`` chose, because a repetition must not choose otherwise.
+
+        ``serial`` and ``processes`` give the same bits, ``vectorized`` others, and ``auto`` looks
+        at a clock.
+        """
+        chosen = config.but(executor=executor) if config.executor == "auto" else config
+        return config_text(chosen)
+
+    watchers = (*trackers(config, directory), *callbacks)
+    engine.run(*parts, directory, callbacks=watchers, resume=resume, config=text)
+
+
+def _own_run(directory: Path) -> Result:
+    """Refuse what no run of ours wrote: an empty file is a valid configuration, of another run."""
+    path = directory / CONFIG_FILE
+    if "method" not in read_toml(path):
+        raise ConfigError(
+            f"{path}: method: expected the method of this run, found none: the file was damaged, "
+            f"or {directory} is no run directory. Start the run again in another folder"
+        )
+    return Result(directory)
+
+
+def _prolonged(result: Result, config: Config, rounds: int) -> Config:
+    if rounds < config.rounds:
+        raise ConfigError(
+            f"rounds: expected at least the {config.rounds} that {result.directory} is "
+            f"planned for, found {rounds}. Start a new run for fewer"
+        )
+    return config.but(rounds=rounds)
+
+
+def _free(wanted: Path) -> Path:
+    """Return ``wanted``, or the first of ``wanted-2``, ``wanted-3``, ... that holds no run."""
+    number = 1
+    while True:
+        path = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+        if not (path / CONFIG_FILE).exists():
+            return path
+        number += 1

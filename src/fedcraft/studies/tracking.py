@@ -1,0 +1,86 @@
+"""TensorBoard and MLflow by one line of the configuration; the tables on disk are always there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedcraft.config.schema import Config
+from fedcraft.engine import Callback, RunInfo
+from fedcraft.errors import MissingExtraError
+
+__all__ = ["trackers"]
+
+
+def trackers(config: Config, directory: Path) -> tuple[Callback, ...]:
+    """Return the callbacks that ``tracking`` asks for; their files lie in the run directory."""
+    if config.tracking == "tensorboard":
+        return (_TensorBoard(directory / "tensorboard"),)
+    if config.tracking == "mlflow":
+        return (_MLflow(config, directory),)
+    return ()
+
+
+def numbers(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Yield the numbers of a round's record, nested ones as ``evaluation/mean``."""
+    for key, value in record.items():
+        if isinstance(value, Mapping):
+            yield from numbers(value, f"{prefix}{key}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool) and key != "round":
+            yield prefix + key, float(value)
+
+
+class _TensorBoard(Callback):
+    """Scalars of every round; view them with ``tensorboard --logdir runs``."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise MissingExtraError("tensorboard", "tracking") from error
+        self._make: Any = SummaryWriter
+        self._folder = str(folder)
+        self._writer: Any = None
+
+    def on_start(self, info: RunInfo) -> None:
+        # What comes after the checkpoint is purged, as in the tables; from the start, round 0 too.
+        done = info.first_round
+        self._writer = self._make(self._folder, purge_step=done + 1 if done else 0)
+
+    def on_round(self, record: Mapping[str, Any]) -> None:
+        for name, value in numbers(record):
+            self._writer.add_scalar(name, value, record["round"])
+
+    def on_end(self, state: str, reason: str) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+class _MLflow(Callback):
+    """A run in a local MLflow store beside the run directory; MLFLOW_TRACKING_URI wins."""
+
+    def __init__(self, config: Config, directory: Path) -> None:
+        try:
+            import mlflow
+        except ImportError as error:
+            raise MissingExtraError("mlflow", "tracking") from error
+        self._mlflow, self._config, self._directory = mlflow, config, directory
+        self._run: Any = None
+
+    def on_start(self, info: RunInfo) -> None:
+        if not os.environ.get("MLFLOW_TRACKING_URI"):
+            store = (self._directory / "mlflow.db").resolve()
+            self._mlflow.set_tracking_uri(f"sqlite:///{store}")
+        self._mlflow.set_experiment("fedcraft")
+        self._run = self._mlflow.start_run(run_name=self._directory.name)
+        self._mlflow.log_params({k: v for k, v in self._config.values().items() if v != {}})
+
+    def on_round(self, record: Mapping[str, Any]) -> None:
+        self._mlflow.log_metrics(dict(numbers(record)), step=record["round"])
+
+    def on_end(self, state: str, reason: str) -> None:
+        if self._run is not None:
+            self._mlflow.set_tag("state", state)
+            self._mlflow.end_run("FINISHED" if state in ("finished", "stopped") else "FAILED")
