@@ -12,6 +12,7 @@ Point = tuple[float, float]
 # Okabe and Ito's colours, which the colour-blind can tell apart, lighter on a dark page.
 _LIGHT = {
     "ink": "#1f2328",
+    "paper": "#ffffff",
     "faint": "#8a9099",
     "first": "#0072b2",
     "second": "#b8780a",
@@ -23,6 +24,7 @@ _LIGHT = {
 }
 _DARK = {
     "ink": "#e6e8eb",
+    "paper": "#1e2129",
     "faint": "#9aa1ab",
     "first": "#56b4e9",
     "second": "#f0b441",

@@ -28,6 +28,7 @@ DOCS = ROOT / "docs"
 PAGES = (
     *("index.md", "concepts.md", "methods.md", "configuration.md", "commands.md"),
     *("report.md", "certificate.md", "own-data.md", "own-model.md", "faq.md", "api.md"),
+    "architecture.md",
 )
 VISITS = "ward,ill\n" + "".join(f"{ward},0\n" for ward in range(12))
 _FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -172,11 +173,12 @@ def test_every_part_of_a_method_has_its_formula() -> None:
     assert not [name for name in OPTIMIZERS if not re.search(rf"^{name} ", server, re.MULTILINE)]
 
 
-def test_pictures_are_those_of_the_script() -> None:
-    draw = script(DOCS / "figures" / "make_concepts.py")
+@pytest.mark.parametrize("maker", ["make_concepts.py", "make_architecture.py"])
+def test_pictures_are_those_of_the_script(maker: str) -> None:
+    draw = script(DOCS / "figures" / maker)
     for name, picture in draw.PICTURES.items():
         stored = (DOCS / "figures" / f"{name}.svg").read_text(encoding="utf-8")
-        assert picture().svg() == stored, "run: python docs/figures/make_concepts.py"
+        assert picture().svg() == stored, f"run: python docs/figures/{maker}"
 
 
 def anchors(page: str) -> set[str]:
