@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from benchmarks.theory_page import broken, write_page
+from benchmarks.theory_study import MODES, Instance, random_instance
 from fedcraft.seeds import generator
 from fedcraft.theory import (
     LogisticProblem,
@@ -36,7 +37,6 @@ from fedcraft.theory import (
     residual_term,
 )
 from fedcraft.theory.statements import FEASIBLE
-from fedcraft.theory.study import MODES, Instance, random_instance
 
 Row = dict[str, Any]
 SEED = 77

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.pages import filled
-from fedcraft.theory.study import EXACT
+from benchmarks.theory_study import EXACT
 
 Record = dict[str, str]
 Point = tuple[float, float]

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.theory_study import EXACT, random_instance
 from fedcraft.aggregators.craft import Craft
 from fedcraft.errors import FedcraftError
 from fedcraft.theory import LogisticProblem, Report, check
 from fedcraft.theory.statements import claims
-from fedcraft.theory.study import EXACT, random_instance
 
 
 def run(problem: Any, **options: Any) -> Report:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.theory_study import MODES, random_instance
 from fedcraft.theory import LogisticProblem, Report, check, layerwise_bound, random_logistic
 from fedcraft.theory.statements import claims
-from fedcraft.theory.study import MODES, random_instance
 from fedcraft.theory.trajectory import local_work
 from fedcraft.updates import Layout
 

@@ -7,27 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TypedDict, TypeVar, Unpack
 
 import numpy as np
 
 from fedcraft.theory.constants import Constants
 from fedcraft.theory.problem import Vector
 
-__all__ = [
-    "Bound",
-    "average_norm_bound",
-    "common_descent_bound",
-    "convergence_bound",
-    "drift_bound",
-    "layerwise_bound",
-    "layerwise_descent_bound",
-    "linear_common_descent_bound",
-    "residual_bound",
-    "residual_term",
-    "stationarity_floor",
-    "update_norm_bound",
-    "weighted_gradient_bound",
-]
+Number = TypeVar("Number", float, Vector)  # one, or one for every round
 
 
 @dataclass(frozen=True)
@@ -44,7 +31,15 @@ class Bound:
         return self.start + self.step + self.drift + self.residual
 
 
-def drift_bound(smoothness: float, gradient_bound: float, eta_l: float, steps: int) -> float:
+class Rates(TypedDict):
+    """The client rate, the server rate, and the number of rounds T."""
+
+    eta_l: float
+    eta_g: float
+    rounds: int
+
+
+def drift_bound(smoothness: float, gradient_bound: float, eta_l: float, steps: Number) -> Number:
     """Lemma A.6, eq. A.6: ||g_i - eta_l K_i grad f_i|| <= (L G_f / 2) eta_l^2 K_i (K_i - 1).
 
     With L_q for L it bounds the drift of a layer (proof of corollary A.11).
@@ -52,7 +47,7 @@ def drift_bound(smoothness: float, gradient_bound: float, eta_l: float, steps: i
     return smoothness * gradient_bound / 2 * eta_l**2 * steps * (steps - 1)
 
 
-def weighted_gradient_bound(known: Constants, gradient_norm: float) -> tuple[float, float]:
+def weighted_gradient_bound(known: Constants, gradient_norm: Number) -> tuple[Number, Number]:
     """Lemma A.7, eq. A.13: sum_i rho_i^2 ||grad f_i|| >= rho_min ||grad F|| >= c ||grad F||^2.
 
     Returns both lower bounds, the larger first.
@@ -60,57 +55,56 @@ def weighted_gradient_bound(known: Constants, gradient_norm: float) -> tuple[flo
     return known.rho_min * gradient_norm, known.c * gradient_norm**2
 
 
-def common_descent_bound(known: Constants, gradient_norm: float, eta_l: float) -> float:
+def common_descent_bound(known: Constants, gradient_norm: Number, eta_l: float) -> Number:
     """Lemma A.8, eq. A.17: <grad F, g> >= c ||grad F||^2 - B_drift eta_l (K_max - 1)."""
     return known.c * gradient_norm**2 - known.drift * eta_l * (known.max_steps - 1)
 
 
-def linear_common_descent_bound(known: Constants, gradient_norm: float, eta_l: float) -> float:
+def linear_common_descent_bound(known: Constants, gradient_norm: Number, eta_l: float) -> Number:
     """Lemma A.9, eq. A.26: <grad F, g> >= rho_min ||grad F|| - B_drift eta_l (K_max - 1)."""
     return known.rho_min * gradient_norm - known.drift * eta_l * (known.max_steps - 1)
 
 
-def convergence_bound(
-    known: Constants, initial_value: float, *, eta_l: float, eta_g: float, rounds: int
-) -> Bound:
+def layerwise_descent_bound(known: Constants, gradient_norm: Number, eta_l: float) -> Number:
+    """Eq. A.44: by layer, <grad F, g> >= c ||grad F||^2 - B_layer eta_l (K_max - 1)."""
+    return known.c * gradient_norm**2 - known.layer_drift * eta_l * (known.max_steps - 1)
+
+
+def convergence_bound(known: Constants, initial_value: float, **rates: Unpack[Rates]) -> Bound:
     """Theorem A.4, eq. A.2: bounds the mean of ||grad F(theta_t)||^2 over T rounds by::
 
     (F(theta_0) - F*) / (c eta_g T) + L eta_g G^2 / (2 c) + (B_drift / c) eta_l (K_max - 1)
     """
-    gap = initial_value - known.lower_bound
-    return _bound(known, known.c, gap, known.update_bound, known.drift, (eta_l, eta_g, rounds))
+    return residual_bound(known, initial_value, mean_residual=0.0, **rates)
 
 
-def average_norm_bound(
-    known: Constants, initial_value: float, *, eta_l: float, eta_g: float, rounds: int
-) -> Bound:
+def average_norm_bound(known: Constants, initial_value: float, **rates: Unpack[Rates]) -> Bound:
     """Corollary A.10, eq. A.29: theorem A.4 for the mean of ||grad F||, with rho_min for c."""
-    gap, rates = initial_value - known.lower_bound, (eta_l, eta_g, rounds)
-    return _bound(known, known.rho_min, gap, known.update_bound, known.drift, rates)
+    limits = known.update_bound, known.drift
+    return _bound(known, initial_value, known.rho_min, *limits, 0.0, **rates)
 
 
 def layerwise_bound(
-    known: Constants,
-    initial_value: float,
-    *,
-    eta_l: float,
-    eta_g: float,
-    rounds: int,
-    mean_residual: float = 0.0,
+    known: Constants, initial_value: float, *, mean_residual: float = 0.0, **rates: Unpack[Rates]
 ) -> Bound:
     """Corollary A.11, eq. A.35: theorem A.4 with G_layer for G and B_layer for B_drift.
 
     ``mean_residual`` is the mean over rounds of sum_q R_t^q, with L_q in ``residual_term``: the
     paper states residuals for the whole vector only; by layer the same proof adds the same term.
     """
-    gap, rates = initial_value - known.lower_bound, (eta_l, eta_g, rounds)
-    limit, drift = known.layer_update_bound, known.layer_drift
-    return _bound(known, known.c, gap, limit, drift, rates, mean_residual)
+    limits = known.layer_update_bound, known.layer_drift
+    return _bound(known, initial_value, known.c, *limits, mean_residual, **rates)
 
 
-def layerwise_descent_bound(known: Constants, gradient_norm: float, eta_l: float) -> float:
-    """Eq. A.44: by layer, <grad F, g> >= c ||grad F||^2 - B_layer eta_l (K_max - 1)."""
-    return known.c * gradient_norm**2 - known.layer_drift * eta_l * (known.max_steps - 1)
+def residual_bound(
+    known: Constants, initial_value: float, *, mean_residual: float, **rates: Unpack[Rates]
+) -> Bound:
+    """Corollary A.12, eq. A.50: theorem A.4 plus (1 / (c T)) sum_t R_t.
+
+    ``mean_residual`` is (1 / T) sum_t R_t, with R_t from ``residual_term``.
+    """
+    limits = known.update_bound, known.drift
+    return _bound(known, initial_value, known.c, *limits, mean_residual, **rates)
 
 
 def residual_term(
@@ -123,24 +117,6 @@ def residual_term(
     curve = known.smoothness if smoothness is None else smoothness
     reach = known.gradient_bound * (1 + curve / 2 * eta_l * (known.max_steps - 1))
     return reach * float(known.weights @ np.abs(deviations))
-
-
-def residual_bound(
-    known: Constants,
-    initial_value: float,
-    *,
-    eta_l: float,
-    eta_g: float,
-    rounds: int,
-    mean_residual: float,
-) -> Bound:
-    """Corollary A.12, eq. A.50: theorem A.4 plus (1 / (c T)) sum_t R_t.
-
-    ``mean_residual`` is (1 / T) sum_t R_t, with R_t from ``residual_term``.
-    """
-    gap, rates = initial_value - known.lower_bound, (eta_l, eta_g, rounds)
-    limit, drift = known.update_bound, known.drift
-    return _bound(known, known.c, gap, limit, drift, rates, mean_residual)
 
 
 def update_norm_bound(targets: Vector, smallest_singular_value: float) -> float:
@@ -168,16 +144,18 @@ def stationarity_floor(known: Constants, client_gradient_norms: Vector, eta_l: f
 
 def _bound(
     known: Constants,
+    initial_value: float,
     slope: float,
-    gap: float,
     update_bound: float,
     drift: float,
-    rates: tuple[float, float, int],
-    mean_residual: float = 0.0,
+    mean_residual: float,
+    *,
+    eta_l: float,
+    eta_g: float,
+    rounds: int,
 ) -> Bound:
-    eta_l, eta_g, rounds = rates
     return Bound(
-        start=gap / (slope * eta_g * rounds),
+        start=(initial_value - known.lower_bound) / (slope * eta_g * rounds),
         step=known.smoothness * eta_g * update_bound**2 / (2 * slope),
         drift=drift * eta_l * (known.max_steps - 1) / slope,
         residual=mean_residual / slope,

@@ -16,10 +16,7 @@ from fedcraft.theory.measured import Measured
 from fedcraft.theory.problem import SmoothProblem, Vector
 from fedcraft.theory.statements import claims
 from fedcraft.theory.trajectory import train
-from fedcraft.updates import Layout
-from fedcraft.updates.reading import whole_number
-
-__all__ = ["Report", "check"]
+from fedcraft.updates import Layout, as_layout, whole_number
 
 _ROUNDING = 1e-9
 
@@ -90,7 +87,7 @@ def check(
     _check_positive(rounds=rounds, eta_l=eta_l, eta_g=eta_g, gradient_bound=problem.gradient_bound)
     _check_weights(problem.weights)
     counts = _counts(steps, len(problem.weights))
-    layout = _layout(layers, problem.dimension)
+    layout = as_layout(layers, problem.dimension)
     options = {"eps": 0.0, "tau": 0.0, **craft}
     run = train(
         problem,
@@ -134,15 +131,6 @@ def _targets(kind: object, problem: SmoothProblem) -> Vector:
     if kind == "uniform":
         return np.full_like(problem.weights, 1 / len(problem.weights))
     raise InputError(f"target: the theory knows 'data' and 'uniform', found {kind!r}")
-
-
-def _layout(layers: Layout | Sequence[int] | None, dimension: int) -> Layout:
-    if layers is None:
-        return Layout.whole(dimension)
-    layout = layers if isinstance(layers, Layout) else Layout.from_sizes(layers)
-    if layout.dimension != dimension:
-        raise InputError(f"layers: expected {dimension} coordinates, found {layout.dimension}")
-    return layout
 
 
 def _check_positive(**numbers: Any) -> None:

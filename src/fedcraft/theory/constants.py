@@ -11,8 +11,6 @@ from fedcraft.errors import InputError
 from fedcraft.theory.problem import SmoothProblem, Vector
 from fedcraft.updates import Layout
 
-__all__ = ["Constants", "constants"]
-
 
 @dataclass(frozen=True)
 class Constants:

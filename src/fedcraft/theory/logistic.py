@@ -13,8 +13,6 @@ from scipy.special import expit
 from fedcraft.errors import InputError
 from fedcraft.theory.problem import Vector
 
-__all__ = ["LogisticProblem", "random_logistic"]
-
 _STEEPEST = 3 * math.sqrt(3) / 8  # max |r'(w)| of r(w) = w^2 / (1 + w^2), at w = 1/sqrt(3)
 _CURVIEST = 2.0  # max |r''(w)|, at w = 0; the least is -1/2, so r is not convex
 

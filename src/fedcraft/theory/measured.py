@@ -9,12 +9,11 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from fedcraft.theory.bounds import Rates
 from fedcraft.theory.constants import Constants, constants
 from fedcraft.theory.problem import SmoothProblem, Vector
 from fedcraft.theory.trajectory import Trajectory, block_norms
 from fedcraft.updates import Layout
-
-__all__ = ["Measured"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,11 @@ class Measured:
             block_update_bounds=self.block_update_norms.max(axis=0),
             targets=self.targets,
         )
+
+    @property
+    def rates(self) -> Rates:
+        """The rates and the number of rounds, as the bounds take them."""
+        return {"eta_l": self.eta_l, "eta_g": self.eta_g, "rounds": self.run.rounds}
 
     @cached_property
     def gradient(self) -> Vector:

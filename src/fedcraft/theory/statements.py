@@ -13,8 +13,6 @@ from fedcraft.theory.measured import Measured
 from fedcraft.theory.problem import Vector
 from fedcraft.theory.trajectory import block_norms
 
-__all__ = ["FEASIBLE", "FULL_RANK", "claims"]
-
 FEASIBLE = 1e-9  # a shortfall of U g below rho that is rounding in float64
 FULL_RANK = 1e-3  # sigma_min(U) above which both constraints are met to rounding in float64
 
@@ -75,8 +73,7 @@ def _one_step_descent(it: Measured) -> Claim:
 
 
 def _drift(it: Measured) -> Iterator[Claim]:
-    known = it.constants
-    limits = _drift_limits(it, known.smoothness)
+    limits = _drift_limits(it, it.constants.smoothness)
     sizes = np.linalg.norm(it.run.updates, axis=-1)
     errors = np.linalg.norm(it.drifts, axis=-1)
     yield Claim("drift", "Lemma A.6", errors, limits, sizes, limits < _trivial_drift(it))
@@ -88,15 +85,14 @@ def _trivial_drift(it: Measured) -> Vector:
 
 
 def _drift_limits(it: Measured, smoothness: float) -> Vector:
-    limit = it.constants.gradient_bound
-    return np.array([bounds.drift_bound(smoothness, limit, it.eta_l, k) for k in it.steps])
+    steps = np.asarray(it.steps, dtype=np.float64)
+    return bounds.drift_bound(smoothness, it.constants.gradient_bound, it.eta_l, steps)
 
 
 def _weighted_gradient(it: Measured) -> Iterator[Claim]:
     known = it.constants
     right = it.client_gradient_norms @ (known.weights * known.targets)
-    pairs = [bounds.weighted_gradient_bound(known, float(norm)) for norm in it.gradient_norms]
-    linear, squared = np.array(pairs).T
+    linear, squared = bounds.weighted_gradient_bound(known, it.gradient_norms)
     yield Claim("weighted_gradient", "Lemma A.7", linear, right)
     yield Claim("weighted_gradient_squared", "Lemma A.7", squared, right)
 
@@ -130,19 +126,17 @@ def _alignment(it: Measured) -> Iterator[Claim]:
 
 def _exact(it: Measured) -> Iterator[Claim]:
     known, start, eta_l = it.constants, float(it.run.values[0]), it.eta_l
-    squared = [bounds.common_descent_bound(known, float(n), eta_l) for n in it.gradient_norms]
-    linear = [bounds.linear_common_descent_bound(known, float(n), eta_l) for n in it.gradient_norms]
-    gain = known.c * it.gradient_norms**2
-    yield _descent(it, "common_descent", "Lemma A.8", gain, np.array(squared))
-    gain = known.rho_min * it.gradient_norms
-    yield _descent(it, "linear_common_descent", "Lemma A.9", gain, np.array(linear))
+    linear_gain, gain = bounds.weighted_gradient_bound(known, it.gradient_norms)
+    lower = bounds.common_descent_bound(known, it.gradient_norms, eta_l)
+    yield _descent(it, "common_descent", "Lemma A.8", gain, lower)
+    lower = bounds.linear_common_descent_bound(known, it.gradient_norms, eta_l)
+    yield _descent(it, "linear_common_descent", "Lemma A.9", linear_gain, lower)
     floor = [bounds.stationarity_floor(known, row, eta_l) for row in it.client_gradient_norms]
     useful = np.array(floor) > 0
     yield Claim("stationarity_floor", "extension", floor, it.gradient_norms, 0.0, useful)
-    rates = {"eta_l": eta_l, "eta_g": it.eta_g}
-    whole = bounds.convergence_bound(known, start, rounds=it.run.rounds, **rates)
+    whole = bounds.convergence_bound(known, start, **it.rates)
     yield _mean_square(it, "convergence", "Theorem A.4", whole)
-    norm = bounds.average_norm_bound(known, start, rounds=it.run.rounds, **rates)
+    norm = bounds.average_norm_bound(known, start, **it.rates)
     mean, useful = it.gradient_norms.mean(), np.array(norm.total < known.gradient_bound)
     yield Claim("average_norm", "Corollary A.10", mean, norm.total, 0.0, useful)
 
@@ -150,33 +144,27 @@ def _exact(it: Measured) -> Iterator[Claim]:
 def _residual(it: Measured) -> Iterator[Claim]:
     known, eta_l = it.constants, it.eta_l
     terms = [bounds.residual_term(known, row, eta_l) for row in it.deviations]
-    lower = [bounds.common_descent_bound(known, float(n), eta_l) for n in it.gradient_norms]
+    lower = bounds.common_descent_bound(known, it.gradient_norms, eta_l)
     gain = known.c * it.gradient_norms**2
-    yield _descent(it, "residual_descent", "Corollary A.12", gain, np.subtract(lower, terms))
-    bound = bounds.residual_bound(
-        known,
-        float(it.run.values[0]),
-        eta_l=eta_l,
-        eta_g=it.eta_g,
-        rounds=it.run.rounds,
-        mean_residual=float(np.mean(terms)),
-    )
+    yield _descent(it, "residual_descent", "Corollary A.12", gain, lower - terms)
+    start, mean = float(it.run.values[0]), float(np.mean(terms))
+    bound = bounds.residual_bound(known, start, mean_residual=mean, **it.rates)
     yield _mean_square(it, "residual", "Corollary A.12", bound)
 
 
 def _by_layer(it: Measured) -> Iterator[Claim]:
     """Corollary A.11, or its extension by residuals where a layer misses its targets."""
     yield from _block_drift(it)
+    known, start = it.constants, float(it.run.values[0])
     if it.block_deviations.min() >= -FEASIBLE:
-        known = it.constants
-        lower = [
-            bounds.layerwise_descent_bound(known, float(n), it.eta_l) for n in it.gradient_norms
-        ]
+        lower = bounds.layerwise_descent_bound(known, it.gradient_norms, it.eta_l)
         gain = known.c * it.gradient_norms**2
-        yield _descent(it, "layerwise_descent", "Corollary A.11", gain, np.array(lower))
-        yield _mean_square(it, "layerwise", "Corollary A.11", _layer_bound(it, 0.0))
+        yield _descent(it, "layerwise_descent", "Corollary A.11", gain, lower)
+        bound = bounds.layerwise_bound(known, start, **it.rates)
+        yield _mean_square(it, "layerwise", "Corollary A.11", bound)
     else:
-        bound = _layer_bound(it, _mean_layer_residual(it))
+        missed = _mean_layer_residual(it)
+        bound = bounds.layerwise_bound(known, start, mean_residual=missed, **it.rates)
         yield _mean_square(it, "layer_residual", "extension", bound)
 
 
@@ -193,25 +181,14 @@ def _block_drift(it: Measured) -> Iterator[Claim]:
     yield Claim("block_drift", where, drifts, limits, sizes, useful)
 
 
-def _layer_bound(it: Measured, mean_residual: float) -> Bound:
-    return bounds.layerwise_bound(
-        it.constants,
-        float(it.run.values[0]),
-        eta_l=it.eta_l,
-        eta_g=it.eta_g,
-        rounds=it.run.rounds,
-        mean_residual=mean_residual,
-    )
-
-
 def _mean_layer_residual(it: Measured) -> float:
-    known, rounds = it.constants, it.block_deviations
-    curves = known.block_smoothness
-    return sum(
-        bounds.residual_term(known, row, it.eta_l, curve)
-        for blocks in rounds
-        for row, curve in zip(blocks, curves, strict=True)
-    ) / len(rounds)
+    layers = zip(np.moveaxis(it.block_deviations, 1, 0), it.constants.block_smoothness, strict=True)
+    terms = [
+        bounds.residual_term(it.constants, row, it.eta_l, curve)
+        for rows, curve in layers
+        for row in rows
+    ]
+    return sum(terms) / it.run.rounds
 
 
 def _descent(it: Measured, name: str, where: str, gain: Vector, lower: Vector) -> Claim:

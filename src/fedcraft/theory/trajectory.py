@@ -12,8 +12,6 @@ from fedcraft.errors import InputError
 from fedcraft.theory.problem import SmoothProblem, Vector
 from fedcraft.updates import Layout
 
-__all__ = ["LocalWork", "Trajectory", "local_work", "train"]
-
 
 @dataclass(frozen=True)
 class LocalWork:

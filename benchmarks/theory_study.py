@@ -13,8 +13,6 @@ from fedcraft.seeds import generator
 from fedcraft.theory.check import Report, check
 from fedcraft.theory.logistic import LogisticProblem, random_logistic
 
-__all__ = ["EXACT", "MODES", "Instance", "random_instance"]
-
 
 @dataclass(frozen=True)
 class Instance:
