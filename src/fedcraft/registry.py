@@ -1,4 +1,4 @@
-"""Parts by name, import path, class or object; and the most similar of known names."""
+"""Builds parts from a name, import path, class or object; suggests similar names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def build(
     """
     if isinstance(name, base) and not params:
         return copy.deepcopy(name)
-    kind = _find(what, table, name) if isinstance(name, str) else name
+    kind = find(what, table, name) if isinstance(name, str) else name
     if not (isinstance(kind, type) and issubclass(kind, base)):
         raise InputError(f"{what}: expected a kind of {base.__name__}, found {name!r}")
     try:
@@ -40,18 +40,19 @@ def build(
         raise InputError(f"{what} {name!r}: {error}") from error
 
 
-def _find(what: str, table: Mapping[str, str], name: str) -> Any:
+def find(what: str, table: Mapping[str, str], name: str) -> Any:
+    """Return what ``table`` lists under ``name``, or what is found at ``package.module:Name``."""
     path = table.get(name, name)
     module, colon, attribute = path.partition(":")
     if not colon:
         raise InputError(
             f"{what}: unknown name {name!r}.{did_you_mean(name, table)} Known: {', '.join(table)}, "
-            "or package.module:Class for your own"
+            "or package.module:Name for a custom one."
         )
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError, TypeError) as error:  # TypeError: "./file"
         raise InputError(
             f"{what}: {name!r} cannot be imported from here ({error}); expected "
-            "package.module:Class of something on the Python path"
+            "package.module:Name of something on the Python path."
         ) from error

@@ -79,8 +79,8 @@ def test_a_rule_of_ones_own_goes_by_its_place(own_rule: str) -> None:
         ("firstrule:Second", "cannot be imported.*Second"),
         ("nowhere:Rule", "cannot be imported.*nowhere"),
         (":Rule", "cannot be imported"),
-        ("./firstrule.py:First", "cannot be imported.*expected package.module:Class"),
-        ("median", "unknown name 'median'.*package.module:Class"),
+        ("./firstrule.py:First", "cannot be imported.*expected package.module:Name"),
+        ("median", "unknown name 'median'.*package.module:Name"),
     ],
 )
 def test_a_place_without_a_rule_is_an_error(own_rule: str, name: str, message: str) -> None:

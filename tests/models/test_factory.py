@@ -208,9 +208,9 @@ def test_papers_models_give_no_warning() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "error", "message"),
     [
-        ("resnet22", {}, ConfigError, "Did you mean 'resnet20'"),
-        ("no_such_package:Net", {}, ConfigError, "cannot be imported"),
-        ("torch.nn:NoSuchLayer", {}, ConfigError, "cannot be imported"),
+        ("resnet22", {}, InputError, "Did you mean 'resnet20'"),
+        ("no_such_package:Net", {}, InputError, "cannot be imported"),
+        ("torch.nn:NoSuchLayer", {}, InputError, "cannot be imported"),
         ("torch:__version__", {}, ConfigError, "must be a class or function"),
         ("builtins:list", {}, ConfigError, "list"),
         ("fedcraft.models:seeded", {"seed_": 1}, ConfigError, "seed_"),

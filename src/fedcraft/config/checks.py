@@ -5,9 +5,9 @@ Every error starts with the key it is about, as ``key: what is wrong. What to do
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ from fedcraft.config.messages import PART_TABLES
 from fedcraft.config.objects import is_custom
 from fedcraft.config.paths import located
 from fedcraft.data import sources
+from fedcraft.data.loading import unknown_dataset
 from fedcraft.data.table import TABLES
 from fedcraft.errors import FedcraftError
-from fedcraft.methods import Method, method, methods
-from fedcraft.models import models
+from fedcraft.methods import Method, Part, method
+from fedcraft.models.factory import find_model
 from fedcraft.registry import did_you_mean
 
 
@@ -33,61 +34,32 @@ def rates_of(name: str) -> dict[str, float]:
 
 def check_method(name: str, tables: Mapping[str, Mapping[str, Any]]) -> None:
     """Raise ValueError if there is no such method, or one of its parts cannot be built."""
-    known = [row.name for row in methods()]
     try:
         row = method(name)
     except FedcraftError as error:
-        if ":" in name:  # a custom rule: the error says what is wrong with it
-            raise ValueError(f"method: {str(error).removeprefix('method: ')}") from None
-        raise ValueError(
-            f"method: unknown name {name!r}.{did_you_mean(name, known)} There are "
-            f"{', '.join(known)}, and mixtures of clients and a server, such as fedprox+craft."
-        ) from None
+        raise ValueError(f"method: {str(error).removeprefix('method: ')}") from None
     for table in PART_TABLES:
         _check_part(row, table, tables[table])
 
 
 def check_dataset(name: str, root: str | None) -> None:
     """Raise ValueError unless ``name`` is a known data set, or a table in ``root`` or from here."""
-    known = sources()
-    if name in known or is_custom(name):
+    if name in sources() or is_custom(name):
         return
     if Path(name).suffix not in TABLES:
-        raise ValueError(
-            f"dataset: unknown name {name!r}.{did_you_mean(name, known)} There are "
-            f"{', '.join(known)}, or the path of a .parquet or .csv file."
-        )
+        raise ValueError(str(unknown_dataset(name)))
     if not Path(located(name, root)).is_file():
         raise ValueError(f"dataset: the file {name} does not exist. Give the path of your table.")
 
 
 def check_model(name: str) -> None:
-    """Raise ValueError unless ``name`` is a known model or in a module that can be found."""
-    if name in models() or is_custom(name):
+    """Raise ValueError unless ``name`` is a known model or can be imported."""
+    if is_custom(name):
         return
-    module, colon, attribute = name.partition(":")
-    if not colon or not attribute:
-        raise ValueError(
-            f"model: unknown name {name!r}.{did_you_mean(name, models())} There are "
-            f"{', '.join(models())}, or package.module:Name for your own."
-        )
-    if not _importable(module):
-        raise ValueError(
-            f"model: there is no module {module!r} on the Python path. Write package.module:Name "
-            "of something that can be imported from here."
-        )
-
-
-def _importable(module: str) -> bool:
     try:
-        return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
-        return False
-
-
-def _changed(row: Method, table: str, given: Mapping[str, Any]) -> Method:
-    changes: dict[str, Any] = {table: given}
-    return row.overridden(**changes)
+        find_model(name)
+    except FedcraftError as error:
+        raise ValueError(str(error)) from None
 
 
 def _check_part(row: Method, table: str, given: Mapping[str, Any]) -> None:
@@ -95,7 +67,7 @@ def _check_part(row: Method, table: str, given: Mapping[str, Any]) -> None:
         return
     name = given.get("name", getattr(row, table).name)
     try:
-        built = _changed(row, table, {"name": name}).build()
+        built = replace(row, **{table: Part(name)}).build()  # type: ignore[arg-type]
         taken = _parameters(type(built[PART_TABLES.index(table)])) - {"lr", "loss"}
         foreign = sorted(set(given) - taken - {"name"})
         if foreign:
@@ -103,7 +75,8 @@ def _check_part(row: Method, table: str, given: Mapping[str, Any]) -> None:
                 f"{table}: {name} takes no parameter {foreign[0]!r}."
                 f"{did_you_mean(foreign[0], taken)} It takes {', '.join(sorted(taken)) or 'none'}."
             )
-        _changed(row, table, given).build()
+        changes: dict[str, Any] = {table: given}
+        row.overridden(**changes)
     except FedcraftError as error:
         text = str(error)
         raise ValueError(text if text.startswith(f"{table}:") else f"{table}: {text}") from None

@@ -70,9 +70,14 @@ def load(
     if Path(name).suffix in TABLES:
         _known_options(name, from_table, options)
         return from_table(name, **options)
-    raise DataError(
-        f"unknown data set {name!r}; there are {', '.join(sorted(sources()))}, or the path of a "
-        f"{' or '.join(TABLES)} file.{did_you_mean(name, sources())}"
+    raise unknown_dataset(name)
+
+
+def unknown_dataset(name: str) -> DataError:
+    """Return the error about a name that is neither a data set's nor the path of a table."""
+    return DataError(
+        f"dataset: unknown name {name!r}.{did_you_mean(name, sources())} Known: "
+        f"{', '.join(sources())}, or the path of a {' or '.join(TABLES)} file."
     )
 
 

@@ -130,7 +130,7 @@ def _row(name: str) -> Method:
     if found is None:
         raise InputError(
             f"method: unknown name {name!r}.{did_you_mean(name, _TABLE)} Known: "
-            f"{', '.join(_TABLE)}, and mixtures such as fedprox+craft"
+            f"{', '.join(_TABLE)}, and mixtures of clients and a server, such as fedprox+craft."
         )
     return found
 

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from fedcraft.errors import ConfigError, InputError
-from fedcraft.models.cnn import cnn
-from fedcraft.models.mlp import mlp
 from fedcraft.models.norms import has_batchnorm
-from fedcraft.models.resnet import resnet
-from fedcraft.registry import did_you_mean
+from fedcraft.registry import find
 from fedcraft.seeds import torch_generator
 
 Factory = Callable[..., nn.Module]
 
-_FACTORIES: dict[str, Factory] = {
-    "cnn": cnn,
-    "mlp": mlp,
-    "resnet20": partial(resnet, depth=20),
-    "resnet56": partial(resnet, depth=56),
-    "resnet110": partial(resnet, depth=110),
+_FACTORIES = {
+    "cnn": "fedcraft.models.cnn:cnn",
+    "mlp": "fedcraft.models.mlp:mlp",
+    "resnet20": "fedcraft.models.resnet:resnet20",
+    "resnet56": "fedcraft.models.resnet:resnet56",
+    "resnet110": "fedcraft.models.resnet:resnet110",
 }
 
 
@@ -55,7 +50,7 @@ def build(
             f"{classes} and {tuple(input_shape)}"
         )
     if isinstance(name, str):
-        factory = _find(name)
+        factory = find_model(name)
     else:
         factory, name = name, getattr(name, "__name__", type(name).__name__)
     parameters = inspect.signature(factory).parameters
@@ -85,25 +80,12 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def _find(name: str) -> Factory:
-    if name in _FACTORIES:
-        return _FACTORIES[name]
-    module_name, colon, attribute = name.partition(":")
-    if not colon:
-        raise ConfigError(
-            f"unknown model {name!r}; there are {', '.join(_FACTORIES)}, or 'package.module:Name' "
-            f"for your own.{did_you_mean(name, _FACTORIES)}"
-        )
-    try:
-        found: Factory = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:  # TypeError: "./file"
-        raise ConfigError(
-            f"model {name!r} cannot be imported ({error}); expected 'package.module:Name' of "
-            "something on the Python path"
-        ) from error
+def find_model(name: str) -> Factory:
+    """Return what makes the model ``name``, one of :func:`models` or ``package.module:Name``."""
+    found: Factory = find("model", _FACTORIES, name)
     if not callable(found) or isinstance(found, nn.Module):  # every module can be called
         raise ConfigError(
-            f"model {name!r} must be a class or function that makes a module, but it is an object "
+            f"model: {name!r} must be a class or function that makes a module, but it is an object "
             f"of {type(found).__name__}"
         )
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -72,6 +73,9 @@ def resnet(*, input_shape: Sequence[int], classes: int, depth: int) -> ResNet:
     if depth < 8 or depth % 6 != 2:
         raise InputError(f"depth must be 6 n + 2 with n >= 1 (20, 56, 110), but it is {depth}")
     return ResNet(input_shape[0], classes, (depth - 2) // 6)
+
+
+resnet20, resnet56, resnet110 = (partial(resnet, depth=depth) for depth in (20, 56, 110))
 
 
 def _stage(fan_in: int, fan_out: int, blocks: int, stride: int) -> nn.Sequential:
