@@ -96,7 +96,8 @@ def test_corrupt_cache_is_rebuilt(cifar: Cifar, tmp_path: Path, damage: str) -> 
         meta.unlink()
     else:
         meta.write_text("[]")
-    again = load("cifar10", root=root)
+    with pytest.warns(UserWarning, match=f"{folder.name}: the cached data are damaged"):
+        again = load("cifar10", root=root)
     np.testing.assert_array_equal(again.inputs, pixels)
     assert again.owner_names == ()
 

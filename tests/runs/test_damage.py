@@ -118,6 +118,33 @@ def test_a_run_whose_seal_is_lost_is_not_taken_for_an_old_one(runs, tmp_path):
         read_checked(tmp_path / "run/metrics.jsonl")
 
 
+@pytest.mark.parametrize("lost", range(2, 40, 3))
+def test_a_seal_that_lost_its_last_lines_never_hides_rows(runs, tmp_path, lost):
+    for state in ("finished", "killed"):
+        place = tmp_path / state
+        shutil.copytree(runs / state, place)
+        truth = {name: read_checked(place / name) for name in _TABLES}
+        lines = (place / "seal.txt").read_bytes().splitlines(keepends=True)
+        (place / "seal.txt").write_bytes(b"".join(lines[:-lost]))
+        for name, whole in truth.items():
+            try:
+                found = read_checked(place / name)
+            except DamageError:
+                continue
+            # Of a killed run, such rows are as if the process had died before it confirmed them.
+            said = state == "killed" and (name in unconfirmed(place) or check(place))
+            assert found == whole or said, name
+
+
+def test_a_checkpoint_that_knows_more_rows_than_the_seal_is_reported(runs, tmp_path):
+    place = tmp_path / "run"
+    shutil.copytree(runs / "killed", place)
+    lines = (place / "seal.txt").read_bytes().splitlines(keepends=True)
+    cut = next(i for i, line in enumerate(lines) if b"metrics.jsonl" in line)
+    (place / "seal.txt").write_bytes(b"".join(lines[: cut + 1]))
+    assert any("seal.txt only" in damage.problem for damage in check(place))
+
+
 def test_damage_to_a_table_before_the_checkpoint_names_it_and_after_it_costs_rounds_only(
     runs, begin, tmp_path, same_run
 ):

@@ -1,7 +1,7 @@
 """Decoded arrays on disk: written once, checked at every use, opened memory-mapped.
 
-A cache entry is a folder of ``.npy`` files and a ``meta.json`` with the SHA-256 of the arrays and a
-checksum of its own. An entry that does not match is thrown away and built again. Several processes
+A cache entry is a folder of ``.npy`` files and a ``meta.json`` with the SHA-256 of the arrays and its own
+checksum. An entry that does not match is built again, with a warning. Several processes
 may build the same entry at once: the first to finish wins, and the others take what it wrote.
 """
 
@@ -13,6 +13,7 @@ import os
 import secrets
 import shutil
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ _FORMAT = 2
 _NAMES = ("inputs", "labels", "owners")
 _STALE_SECONDS = 86_400.0  # no process takes that long to write an entry
 _ATTEMPTS = 20
-_PAUSE = 0.05  # seconds; between two processes' renames lies far less
+_PAUSE = 0.05  # seconds; far longer than between the renames of two processes
 
 
 def cache_folder(cache: str | Path | bool | None) -> Path | None:
@@ -48,10 +49,15 @@ def key_of(name: str, files: list[Path]) -> str:
 
 
 def cached(folder: Path, build: Callable[[], Arrays]) -> tuple[Arrays, str]:
-    """Return the arrays of a cache entry and their fingerprint, building the entry if need be."""
+    """Return the arrays of a cache entry and their fingerprint, building the entry if necessary."""
+    existed = folder.exists()  # checked first: another process may finish it meanwhile
     found = _read(folder)
     if found is not None:
         return found
+    if existed:
+        warnings.warn(
+            f"{folder}: the cached data are damaged; they are decoded again", stacklevel=3
+        )
     arrays = build()
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -85,14 +91,14 @@ def _write(folder: Path, arrays: Arrays) -> None:
 
 
 def _sweep(folder: Path) -> None:
-    """Delete what processes that were killed long ago left of this entry."""
+    """Delete parts of this entry that processes left which were killed long ago."""
     for stale in folder.parent.glob(f".{folder.name}-*"):
         if time.time() - stale.stat().st_mtime > _STALE_SECONDS:
             shutil.rmtree(stale, ignore_errors=True)
 
 
 def _publish(temporary: Path, folder: Path) -> None:
-    """Rename, unless another process has finished the same entry: then theirs is as good."""
+    """Rename, unless another process has finished the same entry: then use that one."""
     if _read(folder) is not None:
         return
     shutil.rmtree(folder, ignore_errors=True)
@@ -115,7 +121,7 @@ def _read(folder: Path) -> tuple[Arrays, str] | None:
 
 
 def _read_patiently(folder: Path) -> tuple[Arrays, str] | None:
-    """Read an entry that another process may be about to replace by its own."""
+    """Read an entry that another process may be replacing."""
     for _ in range(_ATTEMPTS):
         found = _read(folder)
         if found is not None:

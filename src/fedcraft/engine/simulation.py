@@ -9,6 +9,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 
 from fedcraft.config.settings import Settings
@@ -23,11 +24,12 @@ from fedcraft.engine.numerics import single_threaded
 from fedcraft.engine.sampling import Sampler, draw_clients
 from fedcraft.engine.server import Server
 from fedcraft.engine.stopping import require_test_samples
+from fedcraft.engine.trained import TrainedModel
 from fedcraft.errors import CheckpointError
 from fedcraft.local.store import ClientStates
 from fedcraft.methods import Method
+from fedcraft.models.probe import warn_of_python_state
 from fedcraft.runs.about import federation_files
-from fedcraft.runs.result import Result
 from fedcraft.runs.writer import NullWriter, open_writer
 from fedcraft.updates import Layout
 
@@ -51,7 +53,7 @@ def run(
     client_data: DataSource = default_data,
     sampler: Sampler = draw_clients,
     config: ConfigText | None = None,
-) -> Result:
+) -> TrainedModel:
     """Train ``model`` on ``federation`` with ``method``: T rounds of the paper's Algorithm 1.
 
     ``model`` is a module, or a function that makes one; it is copied, not changed. With a
@@ -124,6 +126,8 @@ class _Setup:
             data=client_data,
             device=device_of(settings),
         )
+        few = np.arange(min(2, len(self.job.tensors)))
+        warn_of_python_state(module, self.job.tensors.gather(few)[0])
         self.executor = ""
 
     def check(self, checkpoint: Mapping[str, Any] | None) -> None:
@@ -197,7 +201,7 @@ class _Setup:
         )
         loop.callback.on_start(self._info(loop))
 
-    def carry_out(self, loop: Loop) -> Result:
+    def carry_out(self, loop: Loop) -> TrainedModel:
         """Run the loop to its end, whatever that is, and say so everywhere."""
         try:
             result = self._complete(loop)
@@ -211,7 +215,7 @@ class _Setup:
         self._end(loop, result.state, loop.reason)
         return result
 
-    def _complete(self, loop: Loop) -> Result:
+    def _complete(self, loop: Loop) -> TrainedModel:
         """Run the loop and write what it leaves behind; after Ctrl-C, a checkpoint."""
         try:
             state = loop.run()
@@ -229,9 +233,9 @@ class _Setup:
         finally:
             loop.callback.on_end(state, reason)
 
-    def _result(self, loop: Loop, state: str) -> Result:
+    def _result(self, loop: Loop, state: str) -> TrainedModel:
         vector = loop.server.output
-        return Result(
+        return TrainedModel(
             state=state,
             reason=loop.reason,
             round=loop.round,

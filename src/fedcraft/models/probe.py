@@ -1,9 +1,12 @@
-"""A check that a model turns samples into logits, made once before anything is trained."""
+"""Checks a model once before training: its outputs, and hidden state."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +15,7 @@ from fedcraft.errors import ConfigError
 from fedcraft.models.factory import seeded
 
 _SAMPLES = 2  # BatchNorm cannot train on one
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))  # parameters, buffers, hooks, training
 
 
 def require_logits(
@@ -20,7 +24,7 @@ def require_logits(
     """Raise ``ConfigError`` unless the model gives one row of logits per sample.
 
     A copy is called, in training and in evaluation mode: the model, its buffers and the random
-    streams stay as they are.
+    streams are not changed.
     """
     inputs = torch.zeros(_SAMPLES, *input_shape)
     tried = copy.deepcopy(module)
@@ -35,13 +39,54 @@ def require_logits(
 
 
 def _found(module: nn.Module, inputs: Tensor, classes: int) -> str:
-    """Return what comes out instead of logits; nothing if logits do."""
+    """Describe an output that is not logits; return nothing for logits."""
     try:
         with torch.no_grad(), seeded(0):
             outputs = module(inputs)
-    except Exception as error:  # the user's own code may raise anything
+    except Exception as error:  # user code may raise anything
         return f"{type(error).__name__}: {' '.join(str(error).split())}"
     if not isinstance(outputs, Tensor):
         return f"a {type(outputs).__name__}"
     fits = outputs.ndim == 2 and len(outputs) == len(inputs) and outputs.shape[1] >= classes
     return "" if fits else f"one of shape {tuple(outputs.shape)}"
+
+
+def warn_of_python_state(module: nn.Module, inputs: Tensor) -> None:
+    """Warn if calls of the model change Python attributes: a run neither saves nor shares them.
+
+    A copy is called. The comparison covers numbers, texts, tensors, and lists, tuples and
+    dictionaries of them, but not state in other objects or outside the module.
+    """
+    tried = None
+    with suppress(Exception), torch.no_grad(), seeded(0):  # training raises the error itself
+        tried = copy.deepcopy(module).train()
+        for _ in range(2):
+            tried(inputs)
+    changed = [] if tried is None else sorted(_changed(module, tried))
+    if changed:
+        warnings.warn(
+            f"model: calling it changes {', '.join(changed)}, which is not a parameter or a buffer."
+            " A run neither saves it in checkpoints nor shares it between worker processes, so the "
+            "result can depend on the number of workers and on interruptions. Keep it in a buffer "
+            "(register_buffer) if later calls depend on it",
+            stacklevel=2,
+        )
+
+
+def _changed(before: nn.Module, after: nn.Module) -> Iterator[str]:
+    for (name, old), (_, new) in zip(before.named_modules(), after.named_modules(), strict=False):
+        for key, value in vars(new).items():
+            if key not in _OF_EVERY_MODULE and not _same(vars(old).get(key), value):
+                yield f"{name}.{key}" if name else key
+
+
+def _same(old: Any, new: Any) -> bool:
+    if type(old) is not type(new):
+        return False
+    if isinstance(old, Tensor):
+        return old.shape == new.shape and bool((old == new).all())
+    if isinstance(old, Mapping):
+        return old.keys() == new.keys() and all(_same(old[key], new[key]) for key in old)
+    if isinstance(old, (list, tuple)):
+        return len(old) == len(new) and all(map(_same, old, new))
+    return not isinstance(old, (bool, int, float, str, bytes)) or old == new

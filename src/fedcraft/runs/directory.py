@@ -12,11 +12,10 @@ from typing import Any
 from fedcraft.atomic import sweep, to_json
 from fedcraft.errors import ConfigError
 from fedcraft.runs.lock import Lock
-from fedcraft.runs.seal import SEAL_FILE, Digest, Seal, SealWriter
+from fedcraft.runs.seal import SEAL_FILE, STATUS_FILE, Digest, Seal, SealWriter
 from fedcraft.runs.tables import Table
 
 CONFIG_FILE = "config.toml"
-STATUS_FILE = "status.json"
 MODEL_FILE = "model.safetensors"
 CONFLICTS = (
     "round", "layer", "min_cosine", "mean_cosine", "conflicts_average", "conflicts_reference",
@@ -100,7 +99,7 @@ class RunDirectory:
         self.lock.check()
         self.intact(LOG_FILE, "what is left of it is kept")
         log = self.path / LOG_FILE
-        sizes = {name: _size(kept.get(name, 0)) for name in TABLES}
+        sizes = {name: table_size(kept.get(name, 0)) for name in TABLES}
         sizes["log"] = log.stat().st_size if log.exists() else 0
         self._seal = SealWriter(self.path, self._before)
         self.replace(contents)
@@ -172,7 +171,7 @@ class RunDirectory:
                 self.path.rmdir()
 
 
-def _size(known: Any) -> int:
+def table_size(known: Any) -> int:
     """Return the size of a table in a checkpoint; fedcraft 0.1.0 kept nothing else."""
     size: int = known if isinstance(known, int) else known[0]
     return size

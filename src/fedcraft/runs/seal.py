@@ -23,7 +23,7 @@ from typing import NamedTuple
 from fedcraft.atomic import AppendOnly, write_atomically
 from fedcraft.errors import DamageError
 
-SEAL_FILE = "seal.txt"
+SEAL_FILE, STATUS_FILE = "seal.txt", "status.json"
 _START = "fedcraft seal 1"
 _CHECK_DIGITS = 16
 _ATTEMPTS = 5  # a reader may meet a writer that replaces files between two of its looks
@@ -69,7 +69,7 @@ class Seal:
         """Read the seal of a directory up to its ``damage``, if it has any."""
         path = directory / SEAL_FILE
         seal = cls(directory, _content(path))
-        if seal.text is None and SEAL_FILE.encode() in (_content(directory / "status.json") or b""):
+        if seal.text is None and SEAL_FILE.encode() in (_content(directory / STATUS_FILE) or b""):
             seal.damage = "is missing"  # runs of fedcraft 0.1.0 never had one
         for number, line in enumerate(seal.lines(), 1):
             try:
@@ -118,7 +118,7 @@ class Seal:
         seal = self
         for _ in range(_ATTEMPTS):
             content = _content(self.directory / name)
-            wrong = seal._wrong(name, content)
+            wrong = seal._wrong(name, content) or seal._lost_end(name, content)
             again = Seal.load(self.directory) if wrong else seal
             if again.text == seal.text:
                 break
@@ -148,6 +148,17 @@ class Seal:
         if self.shut and len(content) > sealed.size:
             return f"was changed: {len(content) - sealed.size} bytes were added after the end"
         return ""
+
+    def _lost_end(self, name: str, content: bytes | None) -> str:
+        """Return that the seal was cut: lines are lost that confirm a table's end and the status.
+
+        A process that is killed leaves rows that are not confirmed, but a status that is.
+        """
+        if name not in self.rows or len(content or b"") <= self.rows[name].size:
+            return ""
+        if not self._wrong(STATUS_FILE, _content(self.directory / STATUS_FILE)):
+            return ""
+        return f"has rows that {SEAL_FILE} does not confirm, and nor does it confirm {STATUS_FILE}"
 
     def tail(self, name: str) -> int:
         """Return how many bytes at the end of a table were never confirmed."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedcraft.errors import CheckpointError, DataError
 from fedcraft.local.store import ClientStates
 from fedcraft.runs.checkpoint import Checkpoints
-from fedcraft.runs.directory import CONFIG_FILE, LOG_FILE, MODEL_FILE, STATUS_FILE, TABLES
+from fedcraft.runs.directory import CONFIG_FILE, LOG_FILE, MODEL_FILE, TABLES, table_size
 from fedcraft.runs.lock import Lock
-from fedcraft.runs.seal import SEAL_FILE, Digest, Seal, SealWriter
+from fedcraft.runs.seal import SEAL_FILE, STATUS_FILE, Digest, Seal, SealWriter
 
 _FILES = (
     CONFIG_FILE, STATUS_FILE, MODEL_FILE, "environment.json", "resumed.json", "split.npz",
@@ -51,7 +51,7 @@ def check(directory: Path) -> list[Damage]:
         return [Damage(SEAL_FILE, seal.damage)]
     found = [Damage(name, seal.problem(name)) for name in (*seal.files, *seal.rows)]
     damaged = [damage for damage in found if damage.problem]
-    return damaged + _check_checkpoints(directory, last=None if damaged else _last(seal))
+    return damaged + _check_checkpoints(seal, last=None if damaged else _last(seal))
 
 
 def unconfirmed(directory: Path) -> dict[str, int]:
@@ -73,16 +73,28 @@ def _last(seal: Seal) -> int | None:
     return None
 
 
-def _check_checkpoints(directory: Path, last: int | None) -> list[Damage]:
-    checkpoints = Checkpoints(directory / "checkpoints")
+def _check_checkpoints(seal: Seal, last: int | None) -> list[Damage]:
+    checkpoints = Checkpoints(seal.directory / "checkpoints")
     found = []
     for number in sorted({*checkpoints.rounds(), *filter(None, [last])}):
         try:
             state = checkpoints.read(number)
-            ClientStates(directory / "states").load(state.get("clients", {}))
+            ClientStates(seal.directory / "states").load(state.get("clients", {}))
+            _require_confirmed(seal, state.get("tables", {}))
         except CheckpointError as error:
             found.append(Damage(f"checkpoints/{checkpoints.path(number).name}", f"({error})"))
     return found
+
+
+def _require_confirmed(seal: Seal, tables: Mapping[str, Any]) -> None:
+    """Raise ``CheckpointError`` if a checkpoint knows more rows than the seal confirms."""
+    for name, known in tables.items():
+        sealed = seal.rows.get(TABLES[name])
+        if sealed is not None and sealed.size < table_size(known):
+            raise CheckpointError(
+                f"it counts {table_size(known)} bytes of {TABLES[name]}, {SEAL_FILE} only "
+                f"{sealed.size}"
+            )
 
 
 def accept(directory: Path) -> None:

@@ -24,11 +24,10 @@ from fedcraft.runs.directory import (
     CONFIG_FILE,
     CONFLICTS,
     MODEL_FILE,
-    STATUS_FILE,
     TABLES,
     RunDirectory,
 )
-from fedcraft.runs.seal import Digest
+from fedcraft.runs.seal import STATUS_FILE, Digest
 from fedcraft.runs.tables import check_start, plain
 
 _ENVIRONMENT, _RESUMED = "environment.json", "resumed.json"
