@@ -1,4 +1,4 @@
-"""Writing files so that no reader ever sees half of one, also after a crash, and their digests."""
+"""Writes files completely or not at all, even after a crash, and computes their digests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sync(path: Path) -> None:
 def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Replace ``path`` by ``content``: readers see the old file or the new one.
 
-    A process that is killed meanwhile leaves a temporary file, which :func:`sweep` deletes.
+    A process that is killed while it writes leaves a temporary file, which :func:`sweep` deletes.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -40,7 +40,7 @@ def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> Non
 
 
 class AppendOnly:
-    """A file that grows by whole pieces: one that does not fit on the disk leaves no trace."""
+    """A file that grows by whole pieces: a piece that does not fit on the disk leaves no trace."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.path, self.size = path, size
@@ -67,7 +67,7 @@ class AppendOnly:
 
 
 def sweep(directory: Path) -> None:
-    """Delete the temporary files that killed processes left; call it only as the sole writer."""
+    """Delete the temporary files of killed processes; only the sole writer may call this."""
     for stale in (*directory.glob(".*.tmp"), *directory.glob("split.npz.*.tmp")):
         stale.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""Where notes and progress go: standard error, as long as somebody reads it."""
+"""The console for notes and progress: standard error, while somebody reads it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["notes"]
 
 
 class _Notes(Console):
-    """A console that falls silent when its reader leaves: the work matters more than its echo."""
+    """A console that stops writing when its reader closes the pipe, so that the work goes on."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -22,5 +22,5 @@ class _Notes(Console):
 
 
 def notes(**options: Any) -> Console:
-    """Return a console on standard error for everything that is no result."""
+    """Return a console on standard error for everything that is not a result."""
     return _Notes(stderr=True, **options)

@@ -49,25 +49,25 @@ class BusyError(ConfigError):
 
 
 class DataError(FedcraftError, ValueError):
-    """A data set is missing, torn, or not of the promised form."""
+    """A data set is missing, incomplete, or not in the expected form."""
 
 
 class CheckpointError(FedcraftError, ValueError):
-    """A checkpoint is truncated, foreign, or cannot be written."""
+    """A checkpoint is truncated, belongs to another run, or cannot be written."""
 
 
 class DamageError(CheckpointError, DataError):
-    """A file of a run is not what the run wrote."""
+    """A file of a run has changed since the run wrote it."""
 
 
 class ClientError(FedcraftError, RuntimeError):
-    """A client's own code failed; the message carries its traceback."""
+    """The code of a client failed; the message contains its traceback."""
 
     client: int | None = None  # None where the failing client is not known
 
 
 class MissingExtraError(FedcraftError, ImportError):
-    """An optional dependency is not installed; the message carries the pip command."""
+    """An optional dependency is not installed; the message contains the pip command."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(
@@ -82,7 +82,7 @@ def require(fine: bool, name: str, expected: str, found: object) -> None:
 
 
 def require_numbers(kind: type, params: Mapping[str, Any]) -> None:
-    """Raise ``InputError`` about the first parameter that ``kind`` declares a number and is none.
+    """Raise ``InputError`` about the first parameter that should be a number and is not.
 
     For a ``TypeError`` from a constructor, which does not say what was compared to what.
     """

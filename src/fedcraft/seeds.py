@@ -1,6 +1,6 @@
-"""One random stream per (run seed, purpose, round, client): no draw depends on who drew before.
+"""One random stream per (run seed, purpose, round, client): no draw depends on earlier draws.
 
-A stream is addressed, never shared, so the same run gives the same bits whatever the number of
+Streams are never shared, so the same run gives the same bits whatever the number of
 workers, and a resumed run draws what the uninterrupted one would have drawn.
 """
 

@@ -133,7 +133,7 @@ def test_files_follow_memory_but_memory_does_not_follow_files(tmp_path):
     fedcraft.aggregate_files(mixed, paths, out, layers=LAYOUT)
     expected = in_memory.aggregate(second).direction
     torch.testing.assert_close(LAYOUT.flatten(load_file(out)), expected)
-    with pytest.raises(StateError, match="go on with aggregate_files"):
+    with pytest.raises(StateError, match="continue with aggregate_files"):
         mixed.aggregate(second)
 
 

@@ -139,7 +139,7 @@ def test_truncated_parquet_is_named(cifar: Cifar) -> None:
     root, _ = cifar()
     path = root / TEST_SHARD
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(DataError, match=f"{path.name} is not a whole Parquet file"):
+    with pytest.raises(DataError, match=f"{path.name} is not a complete Parquet file"):
         load("cifar10", root=root)
 
 

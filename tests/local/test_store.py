@@ -159,7 +159,7 @@ def test_a_store_without_a_directory_says_so() -> None:
     states = ClientStates(memory_mb=0)
     states.put(1, state(1, 0, MEGABYTE), 0)
     assert equal(states.get(1), state(1, 0, MEGABYTE))
-    with pytest.raises(InputError, match="lives in memory alone"):
+    with pytest.raises(InputError, match="keeps states in memory only"):
         states.save()
     with pytest.raises(InputError, match="memory_mb: expected"):
         ClientStates(memory_mb=-1)

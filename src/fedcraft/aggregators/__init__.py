@@ -1,4 +1,4 @@
-"""Aggregation rules: (updates, weights, losses ...) -> direction and certificate. One rule a file.
+"""Aggregation rules, one per file: (updates, weights, losses ...) -> direction and certificate.
 
 ``RULES`` is the table of names; a new rule adds its file, its test and one line here.
 """
@@ -39,7 +39,7 @@ RULES: dict[str, str] = {
 
 
 def aggregator(name: str, **params: Any) -> Aggregator:
-    """Return a fresh aggregator by its name in ``RULES``, or ``package.module:Class`` of your own.
+    """Return a fresh aggregator by its name in ``RULES``, or a custom ``package.module:Class``.
 
     >>> import numpy as np
     >>> craft = aggregator("craft")

@@ -27,15 +27,15 @@ class AFL(Aggregator):
     their lambda are all zero).
 
     * ``gamma``: 0.1 as in one released program; most released code has 0.01. With N = 1000 and 0.1
-      lambda rests on the few that were sampled last, since these climb by gamma F from about 1/N;
-      on FEMNIST the model came out better for it all the same.
+      lambda concentrates on the clients sampled last, which climb by gamma F from about 1/N;
+      on FEMNIST the model was better with 0.1 all the same.
     * ``clients``: N, if known ahead: the ids are then 0 ... N-1. Otherwise lambda grows: a client
       seen for the first time enters with the uniform value 1/N of the clients seen so far, and the
       others make room in proportion.
-    * ``indexing="position"`` gives lambda_i to the i-th row of a round whoever that is, as one
-      released program does under sampling; the default keeps it with the client.
+    * ``indexing="position"`` gives lambda_i to the i-th row of a round, whichever client it is,
+      as one released program does under sampling; the default keeps it with the client.
     * ``evaluate_average``: the method's output is the average of the iterates, see
-      ``IterateAverage``. The rule never sees theta: whoever runs the rounds keeps the average.
+      ``IterateAverage``. The rule never sees theta: the round loop keeps the average.
     """
 
     needs = frozenset({"losses"})
@@ -76,7 +76,7 @@ class AFL(Aggregator):
         return range(cohort.size) if self.indexing == "position" else cohort.client_ids
 
     def _grown(self, names: Sequence[ClientId]) -> tuple[list[ClientId], Tensor]:
-        """Return all clients known by now with their lambda, those of ``names`` among them."""
+        """Return all known clients, including ``names``, with their lambda."""
         known: list[ClientId] = self.memory.get("clients", list(range(self.clients or 0)))
         places = set(known)
         new = [client for client in names if client not in places]
@@ -95,8 +95,8 @@ class AFL(Aggregator):
 class IterateAverage:
     """The running mean of theta_1, theta_2, ...: AFL's output model.
 
-    With ``start=theta_0`` the start counts as one iterate (two released programs); without it does
-    not (the paper's average of the iterates, and a third program).
+    With ``start=theta_0`` the start counts as one iterate (as in two released programs). Without
+    it the start does not count (the paper's average of the iterates, and a third program).
 
     >>> average = IterateAverage()
     >>> average.update(torch.tensor([1.0])), average.update(torch.tensor([3.0]))
@@ -117,7 +117,7 @@ class IterateAverage:
         return self.mean
 
     def state_dict(self) -> State:
-        """Return the mean and how many iterates it holds."""
+        """Return the mean and the number of iterates in it."""
         return {"count": self.count, "mean": self.mean}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

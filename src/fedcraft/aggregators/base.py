@@ -22,7 +22,7 @@ NonFinite = Literal["raise", "drop"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a rule returns: its direction, and products that it has for free.
+    """What a rule returns: its direction, and products that it has computed anyway.
 
     Products that are left out are computed where a certificate needs them.
     """
@@ -56,8 +56,8 @@ class Aggregator(ABC):
 
     A subclass implements ``direction`` and, if it remembers anything between rounds, keeps that in
     ``self.memory``: a dictionary of tensors and plain values that it *replaces* and never changes
-    in place. Checks, certificates, saving and restoring, and leaving the state untouched when a
-    round fails, come from here.
+    in place. This class checks the input, makes certificates, saves and restores the memory, and
+    leaves the state untouched when a round fails.
 
     ``nonfinite`` says what happens to a client whose update or report holds NaN or Inf:
     ``"raise"``, or ``"drop"`` it and renormalise the weights over the others. ``certify=False``
@@ -65,7 +65,7 @@ class Aggregator(ABC):
     """
 
     needs: frozenset[str] = frozenset()
-    """What the rule asks for beyond updates and weights: ``losses``, ``steps``, ``client_lr``."""
+    """What the rule needs beyond updates and weights: ``losses``, ``steps``, ``client_lr``."""
 
     def __init__(self, *, nonfinite: NonFinite = "raise", certify: bool = True) -> None:
         require(nonfinite in ("raise", "drop"), "nonfinite", "'raise' or 'drop'", nonfinite)
@@ -93,8 +93,8 @@ class Aggregator(ABC):
         ``updates`` (m, d) holds g_i = theta_t - theta_i in its rows; ``weights`` are data sizes
         (equal if left out or all zero); ``layers`` a Layout, sizes or slices (one layer if left
         out); ``losses`` the clients' mean losses *before* training; ``steps`` their numbers of
-        local steps; ``client_lr`` the client rate of this round. The direction comes back in the
-        kind, dtype and device of ``updates``, for plain lists as a float64 array. If anything is
+        local steps; ``client_lr`` the client rate of this round. The direction has the kind,
+        dtype and device of ``updates``; for plain lists it is a float64 array. If anything is
         wrong, an error is raised and the aggregator's state is as it was.
         """
         given = RoundInput(weights, layers, client_ids, losses, steps, client_lr)
@@ -145,7 +145,7 @@ class Aggregator(ABC):
     def _check(self, cohort: Cohort) -> None:
         for name in sorted(self.needs):
             if getattr(cohort, name) is None:
-                raise InputError(f"{name}: {type(self).__name__} needs it and it was not given")
+                raise InputError(f"{name}: {type(self).__name__} needs it, but it was not given")
         expected = self.memory.get("dimension")
         if expected is not None and expected != cohort.dimension:
             raise InputError(

@@ -1,4 +1,4 @@
-"""The certificate of a round: what the step did to every client, by layer and on the whole."""
+"""The certificate of a round: what the step did to every client, by layer and overall."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedcraft.linalg import Projection, rounding
 from fedcraft.updates import ClientId
 
 MEASURABLE = 1e-6
-"""The shortest row that has a direction; CRAFT's default tau."""
+"""Shorter rows have no direction; CRAFT's default tau."""
 
 _WHOLE = "all"
 
@@ -90,7 +90,7 @@ class Certificate:
     A client is in conflict when <g_i, g> < 0 (section 3.2), unless its update is too short to have
     a direction: a layer counts the rows of its numerical active set (appendix B.3), the whole model
     those that are active in some layer or not shorter than 1e-6 in all. "< 0" means a cosine below
-    -``rounding``, 16 eps of the updates' dtype: a product that should vanish has a sign too.
+    -``rounding``, 16 eps of the updates' dtype: a product that should be zero also has a sign.
 
     ``residual``, ``rank`` and ``correction_norm`` show how a projecting rule met its targets. A
     rule that projects the whole vector has no targets by layer: its layers have rank 0 and NaN for
@@ -127,8 +127,8 @@ class Certificate:
     def rows(self) -> list[dict[str, Any]]:
         """Return one plain dictionary per layer and one, ``all``, for the whole model.
 
-        A single layer is the whole model and has no row beside it. Among several, a layer that is
-        itself called ``all`` (a module's own parameters) appears as ``layer all``.
+        A model with a single layer has one row only. Among several layers, one that is itself
+        called ``all`` (parameters of the root module) appears as ``layer all``.
         """
         layers = [layer.row() for layer in self.layers] if len(self.layers) > 1 else []
         for row in layers:
@@ -178,7 +178,7 @@ def certify(
     active = _active(norms, projection)
     whole_norms = cohort.square_norms.sum(0).sqrt()
     whole_active = active.any(dim=0) | (whole_norms >= MEASURABLE)
-    # The average is a rounded sum: its products are as rough as those with its longest term.
+    # The average is a rounded sum: its products are as inexact as those with its longest term.
     average = (cohort.average_dots(), (norms @ cohort.weights).square())
     start = torch.zeros_like(dots) if reference_dots is None else reference_dots
     reference = (start, torch.ones_like(squares))

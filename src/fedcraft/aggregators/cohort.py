@@ -25,9 +25,9 @@ class Cohort(ABC):
     """All that a rule sees of a round, after every check.
 
     With X_q the (m, d_q) block of the updates in layer q, a rule asks for three products: the Gram
-    matrices ``grams`` = X_q X_q^T, ``dots(v)`` = X_q v^q and ``combine(c)`` = X_q^T c. So it does
-    not matter to a rule where the rows are: a subclass implements the three and ``dtype``, and may
-    offer more precise ones. Vectors are tensors here; a subclass that keeps them elsewhere also
+    matrices ``grams`` = X_q X_q^T, ``dots(v)`` = X_q v^q and ``combine(c)`` = X_q^T c. So a rule
+    does not depend on where the rows are: a subclass implements the three and ``dtype``, and may
+    offer more precise versions. Vectors are tensors here; a subclass that keeps them elsewhere also
     implements ``lengths``, ``precise_length`` and ``scaled``.
     """
 
@@ -42,7 +42,7 @@ class Cohort(ABC):
     @property
     @abstractmethod
     def dtype(self) -> torch.dtype:
-        """The type of the updates, whose rounding is in every product."""
+        """The type of the updates, which determines the rounding of every product."""
 
     @property
     @abstractmethod
@@ -70,11 +70,11 @@ class Cohort(ABC):
         """
 
     def precise_gram(self, layer: int) -> Tensor:
-        """X_q X_q^T with as many digits as can be had."""
+        """X_q X_q^T, as precise as possible."""
         return self.grams[layer]
 
     def precise_dots(self, layer: int, vector: Vector) -> Tensor:
-        """<x_i^q, v^q> for one layer, (m,), with as many digits as can be had."""
+        """<x_i^q, v^q> for one layer, (m,), as precise as possible."""
         return self.dots(vector)[layer]
 
     def precise_length(self, layer: int, vector: Vector) -> float:
@@ -88,7 +88,7 @@ class Cohort(ABC):
 
     @property
     def matrix(self) -> Tensor:
-        """The updates (m, d), for rules that products are not enough for."""
+        """The updates (m, d), for rules that need more than the products."""
         raise InputError(
             "updates: this rule needs the updates in memory, and the cohort does not hold them; "
             "load them and call aggregate"
@@ -152,12 +152,12 @@ class Cohort(ABC):
 
 
 def in_memory(vector: Vector) -> Tensor:
-    """Return a vector that must be a tensor; what an earlier round left in a file is not."""
+    """Return a vector that must be a tensor; one that an earlier round left in a file is not."""
     if isinstance(vector, Tensor):
         return vector
     raise StateError(
-        "state: the last round was aggregated from files and its step lies there; go on "
-        "with aggregate_files, or call reset() to start anew"
+        "state: the last round was aggregated from files, and its step is stored there; "
+        "continue with aggregate_files, or call reset() to start again"
     )
 
 

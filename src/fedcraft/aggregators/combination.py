@@ -1,6 +1,6 @@
-"""Directions kept as coefficients on the round's updates, and multiplied out with care.
+"""Directions as coefficients on the round's updates, and their accurate evaluation.
 
-Where terms cancel, neither a float32 sum nor products made of Gram matrices have digits left. This
+Where terms cancel, float32 sums and products from Gram matrices have no correct digits left. This
 module finds such layers, sums them in float64 and measures the products on the result.
 """
 
@@ -18,7 +18,7 @@ from fedcraft.linalg import WIDEST, Constraint, Projection, apply, cancels, proj
 
 @dataclass(frozen=True)
 class Offset:
-    """s[q] b^q for every layer q: a vector that is not one of the round's updates; perhaps zero."""
+    """s[q] b^q for every layer q: a vector besides the round's updates; may be zero."""
 
     cohort: Cohort
     vector: Vector | None  # b; None for zero
@@ -27,7 +27,7 @@ class Offset:
 
     @classmethod
     def of(cls, cohort: Cohort, vector: Vector | None = None) -> Offset:
-        """Take a vector as it is, or zero."""
+        """Return a vector with scale one, or zero."""
         ones = torch.ones(len(cohort.layout), dtype=torch.float64)
         lengths = torch.zeros_like(ones) if vector is None else cohort.lengths(vector)
         return cls(cohort, vector, ones, lengths)
@@ -61,12 +61,12 @@ class Combination:
 
     @classmethod
     def of(cls, cohort: Cohort, coefficients: Tensor, rest: Vector | None = None) -> Combination:
-        """sum_i c[q, i] x_i^q, plus the rest as it is."""
+        """sum_i c[q, i] x_i^q, plus the rest."""
         offset = Offset.of(cohort, rest)
         return cls(cohort, coefficients, offset, torch.ones_like(offset.scale))
 
     def vector(self, factor: float = 1.0) -> Vector:
-        """Multiply out ``factor`` times g, in O(m d); in float64 where float32 would lose it."""
+        """Multiply out ``factor`` times g, in O(m d), in float64 where float32 loses digits."""
         vector = self.cohort.combine(
             self.coefficients,
             self.offset.vector,
@@ -80,7 +80,7 @@ class Combination:
         return vector
 
     def dots(self) -> Tensor:
-        """<x_i^q, g^q>, (Q, m): from the Gram matrices where they have the digits."""
+        """<x_i^q, g^q>, (Q, m): from the Gram matrices where they are precise enough."""
         dots = self._rough_dots.clone()
         for layer in self._careful:
             dots[layer] = self.cohort.precise_dots(layer, self._vector)
@@ -94,7 +94,7 @@ class Combination:
         return squares
 
     def length(self) -> float:
-        """||g||, measured on the vector itself: no digits are lost where terms cancel."""
+        """||g||, computed from the vector itself, so that cancelling terms lose no digits."""
         return float(torch.linalg.vector_norm(self.cohort.lengths(self._vector)))
 
     @cached_property

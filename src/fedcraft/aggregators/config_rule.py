@@ -1,4 +1,4 @@
-"""ConFIG: the conflict-free direction rebuilt from nothing in every round (eq. 4.2)."""
+"""ConFIG: the conflict-free direction, computed without memory in every round (eq. 4.2)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Weighting = Literal["data", "uniform", "ones"]
 
 
 class ConFIG(Aggregator):
-    """Three rules go by this name; ``meaning`` says which one.
+    """Three rules have this name; ``meaning`` selects one.
 
     * ``"layerwise"`` (default): g^q = (U^q)^+ rho for every layer, that is CRAFT with a zero
       reference; the ablation that the paper's comparison is about.
@@ -28,10 +28,10 @@ class ConFIG(Aggregator):
       g = (sum_i <g_i, v^>) v^, v^ = v / ||v||, on the whole vector.
 
     ``weighting`` sets the targets: ``"data"`` sizes, ``"uniform"`` 1/m, or ``"ones"`` (the default
-    of ``"original"``). ``by_layer=True`` applies ``"original"`` to every layer. A zero row's target
-    is lost, not shared out: the pseudo-inverse ignores it. The certificate's residual is that of
-    the targets, for ``"original"`` of w scaled to its length. Remembers nothing; cost
-    O(m^2 d + m^3).
+    of ``"original"``). ``by_layer=True`` applies ``"original"`` to every layer. The target of a
+    zero row is lost, not divided among the others: the pseudo-inverse ignores it. The certificate's
+    residual refers to the targets, with ``"original"`` to w scaled to its length. Remembers
+    nothing; cost O(m^2 d + m^3).
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What FedLF and FedMDFG share: the row that evens losses out, care with short points, length."""
+"""Shared by FedLF and FedMDFG: the row that evens losses out, short points, step length."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def even_losses(losses: Tensor) -> Tensor | None:
 
     With l = L / ||L|| it is the direction of <l, p> l - p: moving along sum_i h_i g_i turns the
     vector of losses towards equal entries. None where the losses are equal (or all zero): there h
-    would be the rounding of zero, blown up to length one.
+    would be rounding noise, scaled to length one.
     """
     length = torch.linalg.vector_norm(losses)
     if length == 0:
@@ -41,8 +41,8 @@ def with_care(
 ) -> T:
     """Return ``solve(gram, shortest)``; float64 products decide where float32 ones cannot.
 
-    ``solve`` takes relative squares up to ``shortest`` for zero, and also returns whether it found
-    none of them.
+    ``solve`` treats relative squares up to ``shortest`` as zero, and also returns whether there
+    were none.
     """
     answer, sure = solve(gram, rounding(dtype))
     if sure or dtype == torch.float64:
@@ -51,11 +51,12 @@ def with_care(
 
 
 def rescale_factor(length: float, wanted: float, cosines: Tensor) -> float:
-    """Return the factor that gives a direction of this length the wanted one.
+    """Return the factor that gives a direction of this length the wanted length.
 
-    1 if a row points against the direction by more than rounding: then its own, shortest length is
-    kept. The released code reaches the same by halving while <g_i, d> < -1e-6, an absolute bound;
-    here the bound is on the cosine, so that scaling all updates scales the step.
+    The factor is 1 if a row points against the direction by more than rounding: the direction then
+    keeps its own, shortest length. The released code achieves the same by halving while
+    <g_i, d> < -1e-6, an absolute bound; here the bound is on the cosine, so that scaling all
+    updates scales the step.
     """
     if length == 0:
         return 0.0

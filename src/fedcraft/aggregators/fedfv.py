@@ -28,7 +28,7 @@ class FedFV(Aggregator):
 
     * ``external``: the paper's step 4 covers the tau rounds before this one (``"paper"``); the
       released code covers tau rounds *ending with* this one, so that tau = 1 looks at no earlier
-      round at all (``"code"``, the default, since that is what was run everywhere).
+      round at all (``"code"``, the default, since all published runs used it).
     * ``guard`` is added to ||g_j||^2, to the squared length of each round's sum and to ||g||: 0 as
       in the authors' code, 1e-6 in another released program.
 
@@ -116,7 +116,7 @@ class FedFV(Aggregator):
         return replace(step, coefficients=step.coefficients - share * against)
 
     def _divisor(self, cohort: Cohort, square: Tensor) -> float:
-        """Return ||v||^2 + guard; Inf, so that nothing is taken off v, where that vanishes."""
+        """Return ||v||^2 + guard; Inf where that is zero, so that nothing is subtracted from v."""
         guarded = float(square) + self.guard
         return guarded if guarded >= torch.finfo(cohort.dtype).tiny else math.inf
 
@@ -136,6 +136,6 @@ class FedFV(Aggregator):
 
 
 def _rounding(step: Combination) -> float:
-    """A length below this is what rounding leaves of a sum that should vanish."""
+    """Shorter sums are rounding noise of a sum that should be zero."""
     norms = step.cohort.gram.diagonal().clamp(min=0).sqrt()
     return rounding(step.cohort.dtype) / 2 * float((step.coefficients.abs() * norms).sum())

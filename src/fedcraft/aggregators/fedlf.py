@@ -24,8 +24,8 @@ class FedLF(Aggregator):
     towards equal ones. Then g_t = d ||mean_i g_i|| / ||d|| over the whole model. By the min-norm
     property no client conflicts with any layer of d.
 
-    The layers are the caller's; in the released code every parameter tensor is one. It sends exact
-    gradients at theta_t; every operation here is scale-equivariant, so updates serve as well.
+    The caller chooses the layers; in the released code every parameter tensor is one. Its clients
+    send exact gradients at theta_t; every operation here is scale-equivariant: updates work too.
 
     * ``history=True`` also puts earlier uploads into the hulls: with A clients seen before this
       round and A > m, those of absent clients from the last A // m rounds. Only uploads that can
@@ -33,8 +33,9 @@ class FedLF(Aggregator):
       client when few take part in a round.
 
     Zero rows of a layer are left out of its hull and of mu; a layer without rows, or with zero in
-    its hull, stays put. No fair row when losses are equal: the released code normalises rounding
-    noise there. One client alone gets its own update. Cost O(m^2 d) and Q small programs.
+    its hull, does not move. There is no fair row when losses are equal: the released code
+    normalises rounding noise there. A single client gets its own update. Cost O(m^2 d) and Q small
+    quadratic programs.
     """
 
     needs = frozenset({"losses"})
@@ -103,7 +104,7 @@ def _hull_point(
 ) -> tuple[Tensor, bool]:
     """Return d^q on the rows behind ``gram``: the clients' first, then history.
 
-    Lengths below the square root of ``shortest`` are rounding and count as zero: then False.
+    Lengths below the square root of ``shortest`` are rounding noise and count as zero: then False.
     """
     norms = gram.diagonal().clamp(min=0).sqrt()
     used = torch.nonzero(norms > 0).flatten()

@@ -1,4 +1,4 @@
-"""FedMDFG: a fair common descent direction for the whole model, with a line search of its own."""
+"""FedMDFG: a fair common descent direction for the whole model, with a line search."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class FedMDFG(Aggregator):
     * the fair row sum_i h_i g_i, where h turns the losses L towards equal ones: only if the angle
       between L and (1, ..., 1) exceeds ``theta_deg``, or some but not all clients have a larger
       loss than expected from their earlier rounds,
-    * the rows of last round's clients who are absent now,
+    * the rows of last round's clients that are absent now,
 
     and g_t = d ||mean_i g_i|| / ||d||. ``eps`` is the released code's 1e-6: shorter updates are
     left out, and a row of length n enters the hull with n^2 / (n + eps). eps = 0 makes the rule
     scale-equivariant.
 
     The paper's step length is searched: see ``line_search``, which needs the clients' losses at
-    trial points. A caller that does not offer them takes g_t as it is, with its own rate.
+    trial points. A caller that cannot evaluate them uses g_t unchanged, with its own rate.
 
     * ``evenness``: with the fair row in use a trial must bring the losses closer to equal: their
       cosine with (1, ..., 1) must grow (``"paper"``). The released code divides the old cosine by
@@ -91,7 +91,7 @@ class FedMDFG(Aggregator):
         norms = cohort.gram.diagonal().clamp(min=0).sqrt()
         live = torch.nonzero(norms > self.eps).flatten()
         if len(live) == 0:
-            self.memory = Uploads.forgotten(self.memory)  # nobody's rows are last round's
+            self.memory = Uploads.forgotten(self.memory)  # no row comes from the last round
             return Outcome(cohort.combine(torch.zeros_like(norms)))
         even = norms[live].mean() / norms[live]  # brings every live row to length mu
         fair = self._fair_row(cast(Tensor, cohort.losses)[live], forced)
@@ -110,7 +110,7 @@ class FedMDFG(Aggregator):
         return even_losses(losses) if forced or angle > self.theta_deg else None
 
     def _expectations(self, cohort: Cohort) -> tuple[State, bool]:
-        """Update each client's expected loss; say if some, but not all, did worse than that."""
+        """Update each client's expected loss; return whether some, but not all, exceeded it."""
         rounds = dict(zip(self.memory.get("seen", ()), self.memory.get("joined", ()), strict=True))
         expected = dict(zip(rounds, self.memory.get("expected", ()), strict=True))
         worse = 0
@@ -239,7 +239,7 @@ class _Hull:
 
 @dataclass(frozen=True)
 class _Trial:
-    """What a trial's losses are judged by."""
+    """The criteria that the losses of a trial must meet."""
 
     losses: list[float]
     slopes: list[float]

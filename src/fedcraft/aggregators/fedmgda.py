@@ -23,7 +23,7 @@ class FedMGDA(Aggregator):
     promised. Zero updates are dropped and rho renormalised over the others; all zero gives zero.
     Works on the whole model, not by layer. Remembers nothing; cost O(m^2 d + m^3).
 
-    * ``scale``: ``"unit"`` is the formula above, whose length (at most 1) does not know eta_l;
+    * ``scale``: ``"unit"`` is the formula above, whose length (at most 1) does not depend on eta_l;
       ``"client_lr"`` multiplies by the client rate as one released program does; ``"mean_norm"`` by
       the clients' mean ||g_i||, so that the step shrinks with them.
     * ``norm_offset`` is added to ||g_i||: 0, or 1e-8 as in FLGo.

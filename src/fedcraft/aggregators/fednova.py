@@ -1,4 +1,4 @@
-"""FedNova: average the clients' steps, not the distances that unequal work carries them."""
+"""FedNova: average the clients' directions per local step, so that unequal work does not count."""
 
 from __future__ import annotations
 

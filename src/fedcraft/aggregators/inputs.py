@@ -1,4 +1,4 @@
-"""The arguments of one round, checked: wrong ones are named, and NaN and Inf refused or dropped."""
+"""Checks the arguments of one round: errors name the argument; NaN and Inf raise or drop."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Facts(TypedDict):
 
 @dataclass(frozen=True)
 class RoundInput:
-    """What a caller said about a round's clients, as it was given."""
+    """The caller's arguments about a round's clients, unchecked."""
 
     weights: Numbers = None
     layers: object = None
@@ -64,7 +64,7 @@ class RoundInput:
 
 
 def read_cohort(updates: ArrayLike, given: RoundInput, *, drop_nonfinite: bool) -> MemoryCohort:
-    """Return the cohort that the arguments of ``aggregate`` describe, or say what is wrong."""
+    """Return the cohort that the arguments of ``aggregate`` describe, or name a wrong one."""
     if isinstance(updates, Updates):
         known = updates
         given = RoundInput(
@@ -110,7 +110,7 @@ def _check_matrix(matrix: Tensor) -> None:
     if matrix.shape[0] == 0:
         raise InputError("updates: the cohort is empty; at least one client must take part")
     if matrix.shape[1] == 0:
-        raise InputError("updates: they have no coordinates")
+        raise InputError("updates: expected at least one coordinate, found none")
 
 
 def _client_ids(ids: Sequence[ClientId] | None, count: int) -> tuple[ClientId, ...]:
@@ -122,7 +122,7 @@ def _client_ids(ids: Sequence[ClientId] | None, count: int) -> tuple[ClientId, .
     if len(plain) != count:
         raise InputError(f"client_ids: expected {count}, one per row, found {len(plain)}")
     if len(set(plain)) != count:
-        raise InputError("client_ids: they must differ; a client may send one update a round")
+        raise InputError("client_ids: expected distinct ids, found some twice; give one per row")
     return plain
 
 
@@ -140,7 +140,7 @@ def _weights(values: Numbers, count: int) -> Tensor:
         return torch.full((count,), 1 / count, dtype=torch.float64)
     weights = _vector("weights", values, count)
     if not bool(torch.isfinite(weights).all()):
-        raise NonFiniteError("weights: they hold NaN or Inf; give data sizes >= 0")
+        raise NonFiniteError("weights: expected data sizes >= 0, found NaN or Inf")
     if bool((weights < 0).any()):
         raise InputError(f"weights: expected >= 0, found {float(weights.min())}")
     if not bool(torch.isfinite(weights.sum())):

@@ -1,4 +1,4 @@
-"""The control of our ablations: CRAFT's scaling and memory without its conflict resolution."""
+"""The control rule of our ablations: CRAFT's scaling and memory without its conflict resolution."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class LayerMomentum(Aggregator):
     """g^q = U(g_{t-1}^q) + sum_i rho_i U(g_i^q) for every layer, with U(v) = v / ||v||.
 
     It remembers and normalises as CRAFT does and has its active set (rows shorter than 1e-6 count
-    for nothing, a layer without others takes the plain average), but nothing is projected: what
-    CRAFT has over this rule is what the alignment constraints are worth. Not in the paper. Cost
+    for nothing, a layer without others takes the plain average), but nothing is projected: the
+    difference to CRAFT is the effect of the alignment constraints. Not in the paper. Cost
     O(m d); remembers one vector.
     """
 

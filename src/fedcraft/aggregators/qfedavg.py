@@ -17,15 +17,15 @@ class QFedAvg(Aggregator):
 
         Delta_i = F_i^q L g_i,      h_i = q F_i^(q-1) ||L g_i||^2 + L F_i^q
 
-    F_i is the loss at theta_t. The rule has a step size of its own: it shrinks as ||g_i||^2 / eta_l
+    F_i is the loss at theta_t. The rule sets its own step size, which shrinks as ||g_i||^2 / eta_l
     grows. q = 0 is the uniform mean; data sizes play no role (the paper samples by them instead).
     Numerator and denominator are divided by (max F)^q / eta_l, so that a large q cannot overflow.
     Remembers nothing; cost O(m d).
 
     * ``q``: 0.1; the paper tunes it by data set and has no default.
     * ``loss_offset`` is added to every F_i: 1e-10 in the authors' code, 1e-8 in FLGo.
-    * ``loss_floor`` raises smaller losses: with q < 1 a client whose loss vanishes makes F^(q-1)
-      explode and the whole step vanish. 0 (off) is what the references do; 1e-3 cures it.
+    * ``loss_floor`` raises smaller losses: with q < 1, a loss near zero makes F^(q-1) explode and
+      the whole step vanish. The references have 0 (off); 1e-3 prevents the problem.
     """
 
     needs = frozenset({"losses", "client_lr"})

@@ -1,4 +1,4 @@
-"""Earlier uploads that a rule may still need: never more than one for a client."""
+"""Earlier uploads that a rule may still need: at most one per client."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Uploads:
 
     @classmethod
     def received(cls, ids: Sequence[ClientId], rows: Tensor, round_number: int) -> Uploads:
-        """Hold a round's uploads, without a copy: the rows must stay as they are."""
+        """Hold a round's uploads without copying them: the rows must not change."""
         return cls(tuple(ids), (round_number,) * len(ids), rows)
 
     @classmethod
@@ -58,11 +58,11 @@ class Uploads:
         return self._where(lambda client, _: client not in absent)
 
     def since(self, round_number: int) -> Uploads:
-        """Forget what is older than this round."""
+        """Drop uploads from before this round."""
         return self._where(lambda _, stored: stored >= round_number)
 
     def of(self, round_number: int) -> Uploads:
-        """Keep only what came in this round."""
+        """Keep only the uploads of this round."""
         return self._where(lambda _, stored: stored == round_number)
 
     def _where(self, wanted: Callable[[ClientId, int], bool]) -> Uploads:
@@ -77,9 +77,9 @@ class Uploads:
 
 
 def earlier_part(rows: Tensor, coefficients: Tensor, slices: Sequence[slice]) -> Tensor:
-    """sum_i c[q, i] x_i^q of earlier rows, in float64: this round's may leave little of it.
+    """sum_i c[q, i] x_i^q of earlier rows, in float64, since this round's may cancel it.
 
-    Row by row, so that nothing but the sum is held in float64.
+    Works row by row, so that only the sum is held in float64.
     """
     total = torch.zeros(rows.shape[1], dtype=torch.float64)
     for row, weights in zip(rows, coefficients.T.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""From a configuration to the things it names: federation, method, model."""
+"""Builds what a configuration names: federation, method, model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedcraft.seeds import generator
 
 
 def build_federation(config: Config) -> Federation:
-    """Load the data set and deal it out; the same keys give the same split, bit for bit."""
+    """Load the data set and divide it among clients; the same keys give the same split."""
     seed = config.seed if config.split_seed is None else config.split_seed
     dataset = _sampled(_load(config, seed), config.samples, seed)
     if config.partition == "natural" and dataset.owners is not None:
@@ -78,7 +78,7 @@ def _load(config: Config, seed: int) -> Dataset:
 
 
 def _compare_owners(config: Config, owners: int) -> None:
-    """Refuse more clients than owners; warn if a user's table is not used whole."""
+    """Refuse more clients than owners; warn if a user's table is not used completely."""
     drawn = "" if config.samples is None else f" among the {config.samples} samples drawn"
     if config.clients > owners:
         raise ConfigError(

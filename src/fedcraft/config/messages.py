@@ -15,7 +15,7 @@ COMMAND_LINE = "command line"
 PART_TABLES = ("local", "aggregator", "server")
 
 Origin = Callable[[str], str]
-"""Returns where a key was given: a file, the command line, or nothing for Python."""
+"""Returns the place where a key was given: a file, the command line, or nothing for Python."""
 
 _TYPES = {
     "int_type": "a whole number",

@@ -1,8 +1,8 @@
-"""Python objects in a configuration: what its file records of them, and plain values.
+"""Python objects in a configuration: the names under which its file records them.
 
 A configuration takes a :class:`Dataset`, arrays, a data frame, a module, a :class:`Method` or a
-rule wherever it takes a name. What can be imported is recorded by its import path, so that the run
-is repeated from its file alone. Everything else is recorded as ``custom (NAME, FINGERPRINT)``:
+rule wherever it takes a name. An importable object is recorded by its import path, so that the run
+can be repeated from its file alone. Everything else is recorded as ``custom (NAME, FINGERPRINT)``:
 such a run is resumed by passing the same object again.
 """
 
@@ -37,7 +37,7 @@ _NAMES = {path: name for table in (RULES, OBJECTIVES, OPTIMIZERS) for name, path
 
 
 class Objects(dict[str, Any]):
-    """The objects of a configuration by key; their fingerprints, not they, are compared."""
+    """The objects of a configuration by key; comparisons look at their fingerprints instead."""
 
     __hash__ = None
 
@@ -46,7 +46,7 @@ class Objects(dict[str, Any]):
 
 
 def plain(value: Any) -> Any:
-    """Return what a file gives back: plain numbers for numpy's, text for paths, lists, tables."""
+    """Return a value as a file would give it back: plain numbers, text for paths, lists, tables."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     if isinstance(value, os.PathLike):
@@ -96,7 +96,7 @@ def require_object(key: str, name: object) -> None:
 
 
 def describe(given: Mapping[str, Any]) -> tuple[dict[str, Any], Objects]:
-    """Return the keys with names for objects, what follows from them filled in, and the objects."""
+    """Return the keys with names in place of objects, completed from them, and the objects."""
     keys, objects = dict(given), Objects()
     _describe_dataset(keys, objects)
     _describe_model(keys, objects)
@@ -111,7 +111,7 @@ def _describe_dataset(keys: dict[str, Any], objects: Objects) -> None:
     options = keys.get("data_options") or {}
     dataset = _as_dataset(found, options)
     if options and dataset.name != _FRAME:
-        raise ConfigError("data_options: only tables take options. Leave data_options out.")
+        raise ConfigError("data_options: only tables take options. Leave out data_options.")
     objects["dataset"] = dataset
     keys["dataset"] = _custom(dataset.name, dataset.fingerprint)
     if dataset.owners is not None and keys.setdefault("partition", "natural") == "natural":

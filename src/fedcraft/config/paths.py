@@ -17,7 +17,7 @@ def at_home(path: str | Path) -> Path:
 
 
 def located(dataset: str, root: Any) -> str:
-    """Return the path of a user's own table: in ``root`` if it is there, else from here."""
+    """Return the path of a user's table: in ``root`` if it is there, else relative."""
     if not _in_root(dataset, root):
         return dataset
     return str(Path(root, dataset))
@@ -26,7 +26,7 @@ def located(dataset: str, root: Any) -> str:
 def lasting_root(dataset: str, root: str | None) -> str | None:
     """Return the data_root with which the same data are found from any other folder.
 
-    The name of a table stays as it was given, because the name of a run depends on it.
+    The name of a table is not changed, because the name of a run depends on it.
     """
     relative = Path(dataset).suffix in TABLES and not Path(dataset).is_absolute()
     if relative and not _in_root(dataset, root):

@@ -1,8 +1,8 @@
 """Decoded arrays on disk: written once, checked at every use, opened memory-mapped.
 
-A cache entry is a folder of ``.npy`` files and a ``meta.json`` with the SHA-256 of the arrays and its own
-checksum. An entry that does not match is built again, with a warning. Several processes
-may build the same entry at once: the first to finish wins, and the others take what it wrote.
+A cache entry is a folder of ``.npy`` files and a ``meta.json`` with the SHA-256 of the arrays and
+its own checksum. An entry that does not match is built again, with a warning. Several processes may
+build the same entry at once: the first to finish wins, and the others take what it wrote.
 """
 
 from __future__ import annotations

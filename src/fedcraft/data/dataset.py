@@ -1,4 +1,4 @@
-"""Data sets in memory: inputs, labels, owners, and how the inputs are scaled for a network."""
+"""Data sets in memory: inputs, labels, owners, and the scaling of inputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Dataset:
     """Samples in memory (or memory-mapped), never written to.
 
     ``inputs`` is ``(n, channels, height, width)`` or ``(n, features)``, as uint8 or float32. A
-    network sees uint8 as ``(x / scale - mean) / std`` per channel, and float32 as it is (the three
+    network sees uint8 as ``(x / scale - mean) / std`` per channel, and float32 unchanged (the three
     may not be given then). ``owners`` numbers the natural client of each sample 0, 1, ..., and
     ``owner_names`` holds their names in the source; ``class_names`` does the same for labels that
     were numbered on reading. ``fingerprint`` is the SHA-256 of the content: equal fingerprints mean

@@ -28,7 +28,7 @@ class Arrays(NamedTuple):
 
 
 def optional(module: str, package: str) -> Any:
-    """Return a module that comes with the extra ``data``; without it, the error says so."""
+    """Return a module of the extra ``data``; the error for a missing one names the extra."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -86,7 +86,7 @@ def _readable(file: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise DataError(f"{file} does not exist") from error
     except (arrow.ArrowException, OSError) as error:
-        raise DataError(f"{file} is not a whole Parquet file ({error}); fetch it again") from error
+        raise DataError(f"{file} is not a complete Parquet file ({error}); get it again") from error
 
 
 def _open(file: Path, schema: Schema) -> Any:

@@ -22,8 +22,8 @@ from fedcraft.errors import DataError
 from fedcraft.seeds import generator
 
 SPLITS = ("train", "test", "validation")
-# Up to this size a float32 copy made ahead is cheap; a larger one costs more seconds at the start
-# than it saves during a run (13 microseconds a client on FEMNIST).
+# Up to this size a float32 copy made in advance is cheap; a larger one costs more seconds at the
+# start than it saves during a run (13 microseconds per client on FEMNIST).
 _AHEAD_MB = 64.0
 
 

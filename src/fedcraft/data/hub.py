@@ -1,4 +1,4 @@
-"""The Parquet files of a named data set: in a local folder, or else on the Hub."""
+"""The Parquet files of a named data set: in a local folder, or on the Hub."""
 
 from __future__ import annotations
 

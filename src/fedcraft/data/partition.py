@@ -1,8 +1,8 @@
 """The partitioners, which divide the samples of a data set among clients.
 
 Each of them gives every sample to exactly one client (``natural`` leaves owners out if fewer
-clients are wanted than there are owners). All of them end, and none leaves a client without
-samples: a wish that cannot be met is a :class:`DataError` before the first draw.
+clients are wanted than there are owners). All of them terminate, and none leaves a client without
+samples: a request that cannot be met raises a :class:`DataError` before the first draw.
 """
 
 from __future__ import annotations

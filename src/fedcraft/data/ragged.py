@@ -15,7 +15,7 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Ragged:
-    """Row ``i`` is ``indices[pointers[i]:pointers[i + 1]]``: 8 bytes a row beside its entries.
+    """Row ``i`` is ``indices[pointers[i]:pointers[i + 1]]``: 8 bytes per row besides its entries.
 
     >>> rows = Ragged.from_rows([np.array([4, 1]), np.array([7])])
     >>> rows[1], rows.sizes

@@ -1,4 +1,4 @@
-"""Parquet and CSV files as data sets: one row per sample, one column for the client."""
+"""Parquet and CSV files as data sets: one row per sample, optionally one column for the client."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def from_table(
 ) -> Dataset:
     """Read a ``.parquet`` or ``.csv`` file, or a pandas or polars frame, whose rows are samples.
 
-    ``label``: integers 0, 1, ... without a gap are used as they are; all other classes (1 and 100,
-    -1 and 1, text, true and false) are numbered in sorted order, and ``class_names`` of the data
-    set holds what they were. With ``classes``, integers are not numbered and must lie below it.
+    ``label``: integers 0, 1, ... without a gap are used directly; all other classes (1 and 100, -1
+    and 1, text, true and false) are numbered in sorted order, and ``class_names`` of the data set
+    holds the original values. With ``classes``, integers are not numbered and must lie below it.
     ``client``: the column with the client's id, of any type; without it the data have no owners.
     ``features``: the input columns, by default all others. Number columns become float32 features,
     as (x - mean) / std; a single column of lists gives one feature per element.

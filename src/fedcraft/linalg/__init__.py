@@ -1,6 +1,6 @@
 """Linear algebra of the rules: products by layer, projections from Gram matrices, simplex.
 
-Import ``minnorm`` and ``at_least`` only where they are needed: they load scipy, which takes long.
+Import ``minnorm`` and ``at_least`` only where they are needed: they load scipy, which is slow.
 """
 
 from fedcraft.linalg.blocks import (

@@ -21,12 +21,12 @@ def at_least_dual(kernel: Tensor, gap: Tensor) -> Tensor:
 
     With K = U U^T and b = rho - U r the dual is min 1/2 l^T K l - b^T l over l >= 0: a non-negative
     least squares problem in a Cholesky factor of K. K is softened by a tiny multiple of the
-    identity, so that impossible demands (opposite clients) end in the least violation instead of
-    nowhere; the support found this way is then solved again without it. The answer is exact where
-    that proves optimal: where the demands can be met, by multipliers that float64 can still
-    multiply out (two clients up to a distance of about 1e-6 from opposite; several that nearly
-    depend on each other, up to a smallest singular value of U of about 1e-3). Elsewhere it falls
-    short of the demands, and the certificate's residual says by how much.
+    identity, so that impossible demands (opposite clients) have a solution, that with the least
+    violation; the support found this way is then solved again without the softening. The answer is
+    exact where that is optimal: where the demands can be met with multipliers that float64 can
+    still multiply out (two clients up to a distance of about 1e-6 from opposite; several that
+    nearly depend on each other, up to a smallest singular value of U of about 1e-3). Elsewhere it
+    falls short of the demands, and the certificate's residual shows by how much.
     """
     softened = kernel + _SOFTENING * torch.eye(kernel.shape[0], dtype=kernel.dtype)
     factor = torch.linalg.cholesky(softened)

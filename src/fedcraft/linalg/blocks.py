@@ -15,7 +15,7 @@ def block_grams(matrix: Tensor, slices: Sequence[slice]) -> Tensor:
     """Return G[q] = X_q X_q^T as (Q, m, m) float64, multiplied in the dtype of ``matrix``.
 
     Rows too short to be squared in that dtype count as zero: see ``without_vanishing``. Cost
-    O(m^2 d): the dearest product of every rule that looks at the geometry.
+    O(m^2 d): the most expensive product of every rule that looks at the geometry.
     """
     count = matrix.shape[0]
     grams = matrix.new_empty(len(slices), count, count)
@@ -68,7 +68,7 @@ def block_combine(
 
 
 def finite_products(products: Tensor) -> Tensor:
-    """Return products multiplied in float64, or say that even so they overflow."""
+    """Return products multiplied in float64; raise an error if even these overflow."""
     if not bool(torch.isfinite(products).all()):
         raise NonFiniteError("updates: some are so long that their products overflow float64")
     return products
@@ -78,7 +78,7 @@ def without_vanishing(grams: Tensor, dtype: torch.dtype) -> Tensor:
     """Return Gram matrices (Q, m, m) with zero rows for those too short to be squared in ``dtype``.
 
     A square below the smallest normal number has lost its digits, or is zero where the products
-    with longer rows are not: what is made of it then is no Gram matrix of any vectors.
+    with longer rows are not: such a matrix is not the Gram matrix of any vectors.
     """
     gone = vanishes(torch.diagonal(grams, dim1=1, dim2=2), dtype)
     if not bool(gone.any()):

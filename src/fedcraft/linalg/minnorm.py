@@ -40,7 +40,7 @@ class _Problem:
         return len(self.gram)
 
     def slack(self, point: Vector) -> Vector:
-        """How far rounding may have moved each entry of G x."""
+        """Bounds of the rounding error of each entry of G x."""
         bound: Vector = 16 * _EPS * (np.abs(self.gram) @ np.abs(point))
         return bound
 
@@ -86,7 +86,8 @@ def _problem(gram: Tensor, lower: Tensor | None, upper: Tensor | None) -> _Probl
 def _convex(matrix: Vector) -> tuple[Vector, Vector, Vector]:
     """Return G scaled to 1, with a ridge, and the root of that.
 
-    A Gram matrix rounded to float32 may be askew and have negative eigenvalues: they are clipped.
+    A Gram matrix rounded to float32 may be asymmetric and have negative eigenvalues: they are
+    clipped.
     """
     largest = matrix.diagonal().max()
     if not np.isfinite(matrix).all() or largest < 0:
@@ -104,7 +105,7 @@ def _convex(matrix: Vector) -> tuple[Vector, Vector, Vector]:
 
 
 def _with_ridge(gram: Vector) -> Vector:
-    """Lengthen every corner a little, by its own measure; a zero corner by that of the least."""
+    """Lengthen every corner slightly; a zero corner by as much as the shortest other one."""
     regular, squares = gram.copy(), gram.diagonal()
     least = squares[squares > 0].min()
     ridge = 16 * len(gram) * _EPS
@@ -154,7 +155,7 @@ def _feasible(problem: _Problem, point: Vector) -> Vector:
 def _descend(problem: _Problem, point: Vector) -> Vector:
     """Primal active-set method from a feasible point: every step lowers x^T G x."""
     free = (point > problem.lower) & (point < problem.upper)
-    steps = 0  # whole ones on this face: the second repairs what rounding left of the first
+    steps = 0  # full steps on this face: the second corrects the rounding of the first
     for _ in range(50 + 20 * problem.size):
         gradient, slack = problem.gram @ point, problem.slack(point)
         if steps == _WHOLE_STEPS or _flat(gradient, slack, free):
@@ -169,7 +170,7 @@ def _descend(problem: _Problem, point: Vector) -> Vector:
 
 
 def _summing_to_one(problem: _Problem, point: Vector) -> Vector:
-    """Undo what long steps between nearly opposite corners did to the sum; bounds stay touched."""
+    """Restore the sum after long steps between nearly opposite corners; bounds stay active."""
     missing = 1 - point.sum()
     room = np.minimum(point - problem.lower, problem.upper - point)
     if not problem.size * _EPS < abs(missing) <= room.sum():

@@ -1,12 +1,12 @@
 """The pseudo-inverse of unit rows U through their Gram matrices K = U U^T.
 
-U^+ b = U^T K^+ b: only m x m matrices are factorised. Two traps lie on the way.
+U^+ b = U^T K^+ b: only m x m matrices are factorised. There are two traps.
 
 * The pseudo-inverse drops singular values of U below a cut-off times sigma_max. On K the same
   cut-off is *squared*, and may fall below the rounding of a float32 product.
 * A Gram matrix doubles the condition number, so its rounding may be amplified.
 
-Both are met by one rule: a Cholesky solve is trusted only where the inverse it yields shows that
+One rule avoids both: a Cholesky solve is trusted only where the inverse it yields shows that
 rounding stays below ``_TRUSTED``; ``projection`` solves every other layer with more care.
 """
 

@@ -9,7 +9,7 @@ _CANCELLING = 100  # times shorter than its terms: two of float32's seven digits
 
 
 def rounding(dtype: torch.dtype) -> float:
-    """Return how far below its factors a product multiplied in ``dtype`` is rounding."""
+    """Return the relative size below which a product multiplied in ``dtype`` is rounding."""
     return 16 * torch.finfo(dtype).eps
 
 

@@ -22,7 +22,7 @@ def project_simplex(point: Tensor) -> Tensor:
     >>> project_simplex(torch.tensor([0.9, 0.9, -1.0]))
     tensor([0.5000, 0.5000, 0.0000])
     """
-    point = point - point.max()  # the same answer, and no sum of huge entries swallows the one
+    point = point - point.max()  # the same answer, but a sum of huge entries does not lose the one
     descending = torch.sort(point, descending=True).values
     counts = torch.arange(1, len(point) + 1, dtype=point.dtype, device=point.device)
     shifts = (1 - descending.cumsum(0)) / counts

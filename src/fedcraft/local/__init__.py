@@ -1,4 +1,4 @@
-"""What a client does in a round: local objectives, and the store of what clients keep.
+"""What a client does in a round: local objectives, and the store of client states.
 
 ``OBJECTIVES`` is the table of names; a new one adds its class, its test and one line here.
 """

@@ -41,8 +41,8 @@ class DescentResult(NamedTuple):
 class Solver:
     """SGD: v <- momentum v + (gradient + weight_decay theta), theta <- theta - lr v.
 
-    The velocity starts at zero in every round. ``decay_biases=False`` spares parameters whose name
-    ends in "bias" from the decay.
+    The velocity starts at zero in every round. ``decay_biases=False`` exempts parameters whose
+    name ends in "bias" from the decay.
     """
 
     momentum: float = 0.0
@@ -79,11 +79,11 @@ def descend(
     proximal: ProximalTerm | None = None,
     parameters: Parameters | None = None,
 ) -> DescentResult:
-    """Step once per batch from where ``model`` stands: theta <- theta - lr (v + mu (theta - a)).
+    """Step once per batch from ``model.vector``: theta <- theta - lr (v + mu (theta - a)).
 
-    ``parameters`` restricts the descent to some of them (not together with ``proximal``). The
+    ``parameters`` restricts the descent to a subset (not together with ``proximal``). The
     weight of the k-th gradient in the update follows FedNova's recursions for momentum and proximal
-    solvers, in one: c <- momentum c + 1, A <- (1 - lr mu) A + c.
+    solvers, combined: c <- momentum c + 1, A <- (1 - lr mu) A + c.
     """
     solver = Solver() if solver is None else solver
     attraction = lr * proximal.mu if proximal is not None else 0.0
@@ -101,7 +101,7 @@ def descend(
 
 
 def _plain_step(model: FlatModel, loss: Loss, lr: float, proximal: ProximalTerm | None) -> Step:
-    """Return SGD alone, which the model takes by itself, then the proximal term: with a = lr mu,
+    """Return a plain SGD step of the model, followed by the proximal term: with a = lr mu,
 
     (1 - a) (theta - lr / (1 - a) g) + a anchor.
     """
@@ -124,7 +124,7 @@ def _solver_step(
     solver: Solver,
     parameters: Parameters | None,
 ) -> Step:
-    """Return the step of any solver over some of the parameters; it keeps the velocity."""
+    """Return the step of any solver over some of the parameters, with its velocity."""
     moving = dict(trainable(model.module)) if parameters is None else parameters
     # Detached aliases are written to without a no_grad block around every batch.
     targets = [parameter.detach() for parameter in moving.values()]

@@ -22,8 +22,8 @@ class Ditto(LocalObjective):
     """v_i <- v_i - lr (grad f_i(v_i; batch) + lam (v_i - theta_t)), beside any way to train theta.
 
     v_i starts at theta_0, is kept by the client and moves only when the client takes part; the
-    client is evaluated with it. What is uploaded is that of ``inner`` (a name, a mapping with
-    "name" and parameters, or an objective), bit for bit. As in the authors' code both models see
+    client is evaluated with it. The upload is that of ``inner`` (a name, a mapping with "name" and
+    parameters, or an objective), bit for bit. As in the authors' code both models see
     the same batches and the anchor is the *broadcast* model, so the two descents do not depend on
     each other and run one after the other instead of interleaved. Cost: twice the inner's.
 
@@ -67,7 +67,7 @@ class Ditto(LocalObjective):
         return model.vector.clone()
 
     def personal_vector(self, model: FlatModel, task: LocalTask) -> Tensor:
-        """Return v_i: theta_0 for a client that never took part."""
+        """Return v_i; theta_0 if the client has not taken part yet."""
         kept = task.kept(_PERSONAL)
         return task.start() if kept is None else kept
 

@@ -19,7 +19,7 @@ _HEAD = "head"
 
 
 class FedRep(LocalObjective):
-    """``head_epochs`` on the client's own head with the body fixed, then the body with it fixed.
+    """``head_epochs`` on the client's head with the body fixed, then the body with the head fixed.
 
     ``head`` names the head's parameters or modules, one or several; the last module that owns a
     parameter if left out. ``body_epochs`` is the task's number of epochs if left out. Momentum,
@@ -27,8 +27,8 @@ class FedRep(LocalObjective):
     head for 10 epochs. A fixed tensor does not move (under torch < 2 theirs still drifts by
     momentum).
 
-    The uploaded row is zero on the head's coordinates, so the server's head stays theta_0's and a
-    layer-wise rule sees an inactive layer there. Reports A_i of the body's descent.
+    The uploaded row is zero on the head's coordinates, so the server's head stays that of theta_0
+    and a layer-wise rule sees an inactive layer there. Reports A_i of the body's descent.
     """
 
     personal = True
@@ -78,7 +78,7 @@ class FedRep(LocalObjective):
         return task.start()[split.mask] if kept is None else kept
 
     def personal_vector(self, model: FlatModel, task: LocalTask) -> Tensor:
-        """Return the shared body with the client's own head (theta_0's if it never took part)."""
+        """Return the shared body with the client's own head (theta_0's before its first round)."""
         split = _split(model.module, self.head)
         vector = task.theta.clone()
         vector[split.mask] = self._own_head(split, task)

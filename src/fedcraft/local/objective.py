@@ -1,8 +1,8 @@
-"""The contract of a client's work in a round.
+"""The contract of local training.
 
-A local objective is a pure function: (model, task) -> (row, result). The task carries everything
-that may differ between two calls, randomness included, as an address; the same task gives the same
-bits in any process, and no global generator moves.
+A local objective is a pure function: (model, task) -> (row, result). The task contains everything
+that may differ between two calls, also the address of its random streams; the same task gives the
+same bits in any process, and global generators stay unchanged.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SeedAddress(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
-    """The training part of one client: the shared tensors, and the rows that are its own.
+    """The training data of one client: the shared tensors, and the numbers of its rows.
 
     A subclass may override :meth:`epoch` to prescribe an order, as the golden tests do.
     """
@@ -59,7 +59,7 @@ class ClientData:
 
     @classmethod
     def of(cls, inputs: Tensor, labels: Tensor) -> ClientData:
-        """Wrap a client's own tensors, ready to be fed to its model."""
+        """Wrap tensors that belong to one client and are ready for its model."""
         return cls(Tensors(inputs, labels), np.arange(len(labels)))
 
     def __len__(self) -> int:
@@ -70,7 +70,7 @@ class ClientData:
         return self.tensors.epoch(self.rows, draw)
 
     def whole(self) -> tuple[Tensor, Tensor]:
-        """Return all samples in their own order, unaugmented."""
+        """Return all samples in the order of the data set, unaugmented."""
         return self.tensors.gather(self.rows)
 
     def parts(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -84,10 +84,10 @@ class ClientData:
 class LocalTask:
     """What one client is asked to do in one round.
 
-    ``theta`` is the broadcast model theta_t, ``initial`` the run's theta_0 (where the personal part
-    of a client starts that was never sampled before; ``theta`` if left out), ``lr`` the rate of
-    this round, already decayed, ``state`` what the client kept from its last participation,
-    ``buffers`` the broadcast buffers (those in the module if left out; they are not geometry).
+    ``theta`` is the broadcast model theta_t; ``initial`` the run's theta_0, where personal parts
+    start in a client's first round (``theta`` if left out); ``lr`` the rate of this round, already
+    decayed; ``state`` what the client kept from its last participation; ``buffers`` the broadcast
+    buffers (those in the module if left out).
     ``report_loss`` asks for the mean training loss at ``theta``: one more forward pass.
     """
 
@@ -115,7 +115,7 @@ class LocalTask:
         return -(-len(self.data) // self.batch_size)
 
     def kept(self, name: str) -> Tensor | None:
-        """Return one tensor of the client's state, None if it never took part."""
+        """Return one tensor of the client's state, None in its first round."""
         if self.state is None:
             return None
         if name not in self.state:
@@ -132,7 +132,7 @@ class LocalTask:
     def batches(self, epochs: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of ``epochs`` shuffled epochs (those of the task if left out).
 
-        Every call starts the client's stream anew, so two passes see the same batches.
+        Every call restarts the client's stream, so two passes see the same batches.
         """
         draw = self.address.order()
         for _ in range(self.epochs if epochs is None else epochs):
@@ -165,7 +165,7 @@ class LocalObjective(ABC):
     """What a client does in a round.
 
     A new objective implements ``_run``: train ``model`` from ``task.theta`` and leave the local
-    model in ``model.vector``. To evaluate clients with parameters of their own, set ``personal``
+    model in ``model.vector``. To evaluate clients with personal parameters, set ``personal``
     and implement ``personal_vector``.
     """
 
@@ -185,8 +185,8 @@ class LocalObjective(ABC):
     def train(self, model: FlatModel, task: LocalTask, out: Tensor) -> LocalResult:
         """Train one client and write its row g_i = theta_t - theta_i into ``out``, in place.
 
-        ``model`` is scratch: its vector and mode before have no influence and after have no
-        meaning; its buffers are as before. ``out`` must not overlap with ``task.theta``.
+        ``model`` is scratch: its vector and mode are ignored before and undefined after the call;
+        its buffers are restored. ``out`` must not overlap with ``task.theta``.
         """
         with _own_buffers(model, task):
             before = self.loss_at(model, task.theta, task.data) if task.report_loss else None
@@ -208,15 +208,15 @@ class LocalObjective(ABC):
     def personal_vector(self, model: FlatModel, task: LocalTask) -> Tensor:
         """Return the parameters this client is evaluated with: theta, unless personalised.
 
-        ``task`` is what the client would train on now. ``model`` is scratch. The result may share
-        memory with the task: read only.
+        ``task`` is the task that the client would train on now. ``model`` is scratch. The result
+        may share memory with the task: read only.
         """
         return task.theta
 
 
 @contextmanager
 def _own_buffers(model: FlatModel, task: LocalTask) -> Iterator[None]:
-    """Load the task's buffers for a while: the next client must not see what this one leaves."""
+    """Load the task's buffers inside the block, so that clients do not affect each other."""
     before = model.buffers()
     if task.buffers is not None:
         model.load_buffers(task.buffers)
@@ -227,6 +227,6 @@ def _own_buffers(model: FlatModel, task: LocalTask) -> Iterator[None]:
 
 
 def _set_mode(model: FlatModel, *, training: bool) -> None:
-    # Walking a deep network's modules costs more than asking its root.
+    # Visiting every module of a deep network costs more than asking its root.
     if model.module.training != training:
         model.module.train(training)

@@ -1,4 +1,4 @@
-"""Per-FedAvg: train a model that is good after one step on the client's own data."""
+"""Per-FedAvg: train a model that is good after one step on a client's data."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class PerFedAvg(LocalObjective):
         """Return the Hessian at ``stand`` times ``direction``, by central differences.
 
         Both sides draw the same dropout masks: the difference of two masks, divided by delta,
-        would drown the curvature.
+        would hide the curvature.
         """
         sides, masks = [], torch.get_rng_state()
         for delta in (self.delta, -self.delta):

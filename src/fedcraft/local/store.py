@@ -1,10 +1,10 @@
 """The states that clients keep between rounds: in memory up to a budget, on disk above it.
 
 A state on disk is one safetensors file, named after its client, its round and the SHA-256 of its
-content, written beside its place and renamed into it, and never changed afterwards. A checkpoint
-is then an index, client -> file: it costs the clients that changed since the last one, two
-checkpoints share the files of all others, and a process that is killed leaves at most files that
-no index names.
+content. It is written under a temporary name, renamed, and never changed afterwards. A checkpoint
+is then an index, client -> file: only the clients that changed since the last one are written, two
+checkpoints share the files of all others, and a process that is killed leaves only files that no
+index names.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class ClientStates:
     """The states of all clients by id.
 
     ``directory`` holds the files; without one everything stays in memory and cannot be saved.
-    Above ``memory_mb`` the states unused for longest leave memory. Reading one back costs a file
-    of its size and its hash; nothing is ever pickled. States are shared, not copied: do not change
+    Above ``memory_mb`` the states unused for longest leave memory. Reading one back reads its file
+    and checks its hash; nothing is ever pickled. States are shared, not copied: do not change
     them.
     """
 
@@ -64,7 +64,7 @@ class ClientStates:
         return iter(self.ids())
 
     def ids(self) -> list[int]:
-        """Return the clients that keep something, in order."""
+        """Return the clients that have a state, in order."""
         return sorted(self._memory.keys() | self._files.keys())
 
     @property
@@ -73,7 +73,7 @@ class ClientStates:
         return self._bytes
 
     def get(self, client: int) -> ClientState | None:
-        """Return a client's state, or None if it keeps nothing."""
+        """Return a client's state, or None if it has none."""
         if client in self._memory:
             self._memory.move_to_end(client)
             return self._memory[client].state
@@ -85,12 +85,12 @@ class ClientStates:
         return state
 
     def put(self, client: int, state: ClientState, round: int) -> None:
-        """Keep ``state`` for ``client`` from ``round`` on, in the place of what it kept before."""
+        """Keep ``state`` for ``client`` from ``round`` on, in place of its earlier state."""
         self._files.pop(client, None)  # the file stays: a checkpoint may name it
         self._remember(client, _Entry(state, round, _size(state)))
 
     def save(self) -> StateIndex:
-        """Bring every state to disk and return the index that :meth:`load` takes.
+        """Write every state to disk and return the index that :meth:`load` takes.
 
         When this returns, the files survive a power cut. Store the index atomically.
         """
@@ -105,9 +105,9 @@ class ClientStates:
         return {str(c): [p.name, p.stat().st_size] for c, p in sorted(self._files.items())}
 
     def load(self, index: Mapping[str, Iterable[str | int]]) -> None:
-        """Continue from a saved index: what is held now is forgotten, and no state is read yet.
+        """Continue from a saved index: present states are forgotten, and none is read yet.
 
-        A file that is missing or has another content than was saved is an error at once.
+        A file that is missing or has changed since it was saved is an error at once.
         """
         files = {}
         for client, (name, size) in index.items():
@@ -161,7 +161,7 @@ class ClientStates:
         digest = hashlib.sha256(content).hexdigest()[:_DIGITS]
         path = self._place() / f"client-{client:07d}-round-{entry.round:07d}-{digest}.safetensors"
         try:
-            # A resumed run may make a state again that a checkpoint names: that file stays.
+            # A resumed run may compute a state again that a checkpoint names: that file stays.
             if not path.exists() or _is_damaged(path, sha256_of(path)):
                 write_atomically(path, content, durable=False)
         except OSError as error:
@@ -171,7 +171,7 @@ class ClientStates:
 
     def _place(self) -> Path:
         if self.directory is None:
-            raise InputError("directory: this store has none and lives in memory alone")
+            raise InputError("directory: this store has none and keeps states in memory only")
         try:
             self.directory.mkdir(exist_ok=True)  # not its parents: a run may have been deleted
         except OSError as error:

@@ -75,7 +75,8 @@ def method(
     it has FedAvg's clients.
 
     A mapping of parameters overrides a part; a mapping with another ``"name"``, a plain name, a
-    class or an object exchanges it. Every combination is built once here to show mistakes at once.
+    class or an object exchanges it. Every combination is built once here, so that mistakes show
+    immediately.
 
     >>> method("fedprox", local={"mu": 0.1}, aggregator="craft").aggregator.name
     'craft'
@@ -95,16 +96,16 @@ def method(
 
 
 def method_title(name: str) -> str:
-    """Return how a method is written; a name that is not a method's stays as it is."""
-    found = None if ":" in name else _find(name)  # a path is a label, whatever it looks like
+    """Return the title of a method, or the name itself if it is not a method's."""
+    found = None if ":" in name else _find(name)  # a path stays a label
     return name if found is None else found.title
 
 
 def mixture_name(name: str, config: Mapping[str, Any]) -> str:
     """Return the name of a run of a method, parts of which its tables may exchange.
 
-    A rule's name alone would bring its method's server along: where the run keeps another one, that
-    is named too (FedAvgM with CRAFT's rule is ``fedavgm+craft+momentum``).
+    A rule's name alone would imply its method's server: where the run keeps another one, that is
+    named too (FedAvgM with CRAFT's rule is ``fedavgm+craft+momentum``).
     """
     row = _find(name)
     if row is None:
@@ -120,7 +121,7 @@ def mixture_name(name: str, config: Mapping[str, Any]) -> str:
 
 
 def _exchanged(own: str, table: object) -> str | None:
-    """Return the part that a configuration's table puts in the place of the method's own."""
+    """Return the part that a configuration's table puts in place of the method's part."""
     chosen = table.get("name", own) if isinstance(table, Mapping) else own
     return None if chosen == own else str(chosen)
 

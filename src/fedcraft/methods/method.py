@@ -14,7 +14,7 @@ from fedcraft.server_optimizers import ServerOptimizer, server_optimizer
 
 
 class _ReadOnly(dict[str, Any]):
-    """A dictionary to JSON, pickle and ``asdict``, but one that stays as it is."""
+    """A read-only dictionary that JSON, pickle and ``asdict`` accept."""
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError("a part's parameters cannot be changed; overridden() gives a new part")
@@ -54,7 +54,7 @@ class Part:
 
     @property
     def signature(self) -> str:
-        """The part as text that is the same in every process, for a resumed run to compare."""
+        """The part as text, the same in every process: a resumed run compares it."""
         return str(replace(self, params={key: stable(item) for key, item in self.params.items()}))
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ Override = str | Mapping[str, Any] | Part | type | LocalObjective | Aggregator |
 
 @dataclass(frozen=True)
 class Method:
-    """A federated method as a row of a table: nothing here but names and numbers.
+    """A federated method as a row of a table: only names and numbers.
 
     ``client_lr`` and ``server_lr`` are rates to start from, not tuned ones. ``in_paper`` says
     whether the CRAFT paper's experiments show it.
@@ -119,7 +119,7 @@ class Method:
 
     @property
     def personal(self) -> bool:
-        """Whether clients are evaluated with parameters of their own."""
+        """Whether clients are evaluated with personal parameters."""
         return self._objective().personal
 
     @property

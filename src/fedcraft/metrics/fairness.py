@@ -108,7 +108,7 @@ def _checked(name: str, numbers: ArrayLike) -> Values:
     if wrong.size:
         raise NonFiniteError(
             f"{name} must be finite, but entry {wrong[0]} is {values[wrong[0]]} ({wrong.size} in "
-            "all); leave clients without test samples out"
+            "all); leave out clients without test samples"
         )
     if values.min() < 0:
         raise InputError(f"{name} must not be negative, but entry {values.argmin()} is")

@@ -37,9 +37,9 @@ def build(
 ) -> nn.Module:
     """Return a freshly initialised model; the same seed gives the same bits.
 
-    ``name`` is one of :func:`models`, or ``"package.module:Name"``: your own module class or
+    ``name`` is one of :func:`models`, or ``"package.module:Name"``: a custom module class or
     factory, called with ``params`` and with ``input_shape`` and ``classes`` if it takes them. The
-    global random state is as before afterwards.
+    global random state is restored.
 
     >>> sum(p.numel() for p in build("mlp", input_shape=(784,), classes=62).parameters())
     209662
@@ -73,7 +73,7 @@ def build(
 def seeded(seed: int) -> Iterator[None]:
     """Seed torch's global CPU generator inside the block and restore it after.
 
-    For what cannot take a generator of its own: initialisation and dropout.
+    For code that cannot take a generator: initialisation and dropout.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -81,7 +81,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def find_model(name: str) -> Factory:
-    """Return what makes the model ``name``, one of :func:`models` or ``package.module:Name``."""
+    """Return the factory of the model ``name``: of :func:`models`, or ``package.module:Name``."""
     found: Factory = find("model", _FACTORIES, name)
     if not callable(found) or isinstance(found, nn.Module):  # every module can be called
         raise ConfigError(

@@ -16,9 +16,9 @@ class FlatModel:
 
     ``vector`` holds the trainable floating-point parameters in the order of
     ``named_parameters()``: loading a model is one copy, and nothing is ever gathered or scattered.
-    Frozen parameters and buffers stay the module's own.
+    Frozen parameters and buffers stay in the module.
 
-    The module given is changed in place. ``vector`` may be handed in, e.g. a row of a shared
+    The given module is changed in place. ``vector`` may be passed in, e.g. a row of a shared
     matrix; the module's present values are copied into it. Parameters stay contiguous: a
     channels_last weight would change the order of the coordinates.
     """
@@ -57,7 +57,7 @@ class FlatModel:
         self.vector.copy_(vector)
 
     def descend(self, loss: Tensor, lr: float) -> None:
-        """Take one plain SGD step down ``loss``; parameters it does not reach stay as they are.
+        """Take one plain SGD step down ``loss``; parameters without a gradient do not change.
 
         The gradients of ``backward()`` would have to be zeroed and added up first: two passes over
         d numbers.

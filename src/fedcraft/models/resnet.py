@@ -12,7 +12,7 @@ from fedcraft.errors import InputError
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions and the way around them."""
+    """Two 3x3 convolutions and their shortcut."""
 
     def __init__(self, fan_in: int, fan_out: int, stride: int) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class ResNet(nn.Module):
 
 
 def resnet(*, input_shape: Sequence[int], classes: int, depth: int) -> ResNet:
-    """Return ResNet-``depth``, depth = 6 n + 2 with n blocks a stage.
+    """Return ResNet-``depth``, depth = 6 n + 2 with n blocks per stage.
 
     For 3 channels and 10 classes: 269,722 parameters at depth 20, 853,018 at 56, 1,727,962 at 110.
     """

@@ -5,7 +5,7 @@ m <- beta1 m + (1 - beta1) g_t, v from g_t^2 as each class says, and coordinate 
     theta <- theta - lr m / (sqrt(v) + tau)
 
 with tau outside the root and m = v = 0 at first (the theory asks for v >= tau^2; the authors' runs
-start at 0). Directions are as small as eta_l, so tau = 1e-3 is felt, and a tiny tau makes the first
+start at 0). Directions are as small as eta_l, so tau = 1e-3 matters, and a tiny tau makes the first
 steps +-lr in every coordinate. tau = 0 is refused: a coordinate that never moved would be 0 / 0.
 """
 

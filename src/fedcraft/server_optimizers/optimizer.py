@@ -22,8 +22,8 @@ class ServerOptimizer(ABC):
     """Turns a direction g_t into the step that theta_{t+1} = theta_t - step subtracts.
 
     A subclass implements ``displacement`` and keeps what it remembers in ``self.memory``, a
-    dictionary of tensors and plain values that it *replaces* and never changes in place. Checks,
-    saving and restoring, and leaving the state untouched when a step fails, come from here. Memory
+    dictionary of tensors and plain values that it *replaces* and never changes in place. This class
+    checks directions, saves and restores, and leaves the state untouched when a step fails. Memory
     has the dtype and device of the directions, which must be float32 or float64: squares of halves
     overflow, or lose what is added to them.
     """
@@ -89,5 +89,5 @@ def _as_vector(direction: object) -> Tensor:
         raise InputError(f"direction: expected a flat vector, found shape {tuple(vector.shape)}")
     # A finite sum proves it at a tenth of the cost; an infinite one may be an overflow.
     if not bool(torch.isfinite(vector.sum())) and not bool(torch.isfinite(vector).all()):
-        raise NonFiniteError("direction: it holds NaN or Inf")
+        raise NonFiniteError("direction: expected finite numbers, found NaN or Inf")
     return vector

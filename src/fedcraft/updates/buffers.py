@@ -1,4 +1,4 @@
-"""A model's buffers are never geometry, so they need a policy of their own."""
+"""Merges buffers: they are never part of the geometry, so they need a separate policy."""
 
 from __future__ import annotations
 

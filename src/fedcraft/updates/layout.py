@@ -1,4 +1,4 @@
-"""Where the layers of a model lie in one flat vector."""
+"""The positions of a model's layers in one flat vector."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Layout:
 
         ``group="layer"`` is the paper's: weight and bias of one module together, and a norm joins
         the convolution registered before it in the same block. ``"tensor"`` makes every parameter
-        a layer of its own, ``"whole"`` the model a single one. Buffers are not geometry.
+        a separate layer, ``"whole"`` the model a single one. Buffers are left out.
         """
         named = {n: p for n, p in module.named_parameters() if _is_geometry(p)}
         owners = _owners(module)
@@ -184,7 +184,7 @@ class Layout:
     def _require_tensors(self) -> None:
         if not self.tensors:
             raise InputError(
-                "this layout was made from sizes alone and knows no tensor names; "
+                "this layout was made from sizes alone and has no tensor names; "
                 "make it with Layout.from_module or Layout.from_tensors"
             )
 

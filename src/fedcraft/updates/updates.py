@@ -81,7 +81,7 @@ class Updates:
         client_ids: Sequence[ClientId] | None = None,
         weights: Sequence[float] | None = None,
     ) -> Updates:
-        """Make rows from state dicts: models when ``broadcast`` is given, else updates as such."""
+        """Make rows from state dicts: models when ``broadcast`` is given, else updates."""
         if not clients:
             raise InputError("clients: expected at least one state dict, found none")
         rows = torch.stack([layout.flatten(client) for client in clients])

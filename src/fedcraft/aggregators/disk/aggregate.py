@@ -1,13 +1,13 @@
-"""Aggregate client updates that lie in safetensors files, within a memory budget.
+"""Aggregates client updates in safetensors files, within a memory budget.
 
 Only the m x m geometry is kept; the data are read in pieces: once for the Gram matrices, once for
 the products with the last step, once for the weighted sum that is written to ``out``. A rule whose
 work goes through its cohort's methods (average, config, craft, ...) gives the same result as in
-memory, with one exception: where float64 updates nearly depend on each other, memory has the
-singular values of the rows themselves, files only their Gram matrix, which knows squares. There
-singular values below about 2 sqrt(m eps) = 3e-8 sqrt(m) of the largest are taken for zero, not
-those below max(m, min(d_q, 1024)) eps: such rows may count as dependent on disk and not in memory,
-and the certificate's rank says which.
+memory, with one exception: where float64 updates nearly depend on each other, the computation in
+memory uses the singular values of the rows themselves, the one on disk only those of the Gram
+matrix, which are squares. There singular values below about 2 sqrt(m eps) = 3e-8 sqrt(m) of the
+largest count as zero, not those below max(m, min(d_q, 1024)) eps: such rows may count as dependent
+on disk and not in memory, and the certificate's rank shows which.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def aggregate_files(
 
     ``layers`` should be ``Layout.from_module(model)``: a file knows the names of its tensors, not
     that a norm belongs to the convolution before it. Without it a layer is a name up to its last
-    dot. What the rule remembers of the round is ``out`` itself, by name and digest, or a file
-    beside it where it remembers something else: keep them as long as you may want to go on from
-    this state. If anything fails, the files and the rule are as they were.
+    dot. The rule remembers the round by the name and digest of ``out``, or of a file beside it if
+    it remembers something else: keep these files as long as you may want to continue from this
+    state. If anything fails, the files and the rule are as they were.
     """
     out = Path(out)
     rows = _rows([Path(file) for file in files], layers)
@@ -89,13 +89,13 @@ def _rows(files: list[Path], layers: Layout | Grouping) -> tuple[DiskVector, ...
 
 
 def _check_order(aggregator: Aggregator, layers: Layout | Grouping, dimension: int) -> None:
-    """Files have an order of their own; a step in memory says nothing about its order."""
+    """Refuse a step in memory whose order of tensors is unknown: files have their own order."""
     state = aggregator.state_dict().values()
     in_memory = any(isinstance(v, Tensor) and v.shape == (dimension,) for v in state)
     if in_memory and not isinstance(layers, Layout):
         raise StateError(
-            "state: the last step lies in memory, so files must be read in its order; give "
-            "layers=Layout.from_module(model), or call reset() to start anew"
+            "state: the last step is in memory, so files must be read in its order; give "
+            "layers=Layout.from_module(model), or call reset() to start again"
         )
 
 
@@ -107,14 +107,14 @@ def _named(shapes: Mapping[str, tuple[int, ...]]) -> str:
 def _aggregate(
     aggregator: Aggregator, cohort: FileCohort, names: Iterable[str], made_in: Path, out: Path
 ) -> Step:
-    """Aggregate with the memory opened; move what was made to its place when all went well."""
+    """Aggregate with the memory opened; if all went well, move the new files into place."""
     before = aggregator.state_dict()
     try:
         aggregator.load_state_dict({key: _opened(v, names) for key, v in before.items()})
         step = _step(aggregator, cohort)
         after = aggregator.state_dict()
         places = _places(after, made_in, out) | {step.direction.path: out}
-        for made, place in places.items():  # the step last: what comes before it has a new name
+        for made, place in places.items():  # the step last: everything before it has a new name
             made.replace(place)
         aggregator.load_state_dict({key: _closed(v, places) for key, v in after.items()})
     except BaseException:
@@ -125,7 +125,7 @@ def _aggregate(
 
 
 def _step(aggregator: Aggregator, cohort: FileCohort) -> Step:
-    """The step, which must be on disk: a rule may only pass vectors back to its cohort."""
+    """Return the step, which must be on disk: a rule may only pass vectors to its cohort."""
     try:
         step = aggregator.aggregate_cohort(cohort)
         if isinstance(step.direction, DiskVector):
@@ -140,7 +140,7 @@ def _step(aggregator: Aggregator, cohort: FileCohort) -> Step:
 
 
 def _places(state: Mapping[str, Any], made_in: Path, out: Path) -> dict[Path, Path]:
-    """Where a new memory belongs: beside ``out``, unless it is the step itself."""
+    """Return the place of a new memory: beside ``out``, unless it is the step itself."""
     return {
         value.path: out.with_name(f"{out.stem}.{key}-{value.digest}.safetensors")
         for key, value in state.items()
@@ -163,7 +163,7 @@ def _lies_in_a_file(value: object) -> TypeGuard[Mapping[str, str]]:
 
 
 def _closed(value: object, places: Mapping[Path, Path]) -> object:
-    """A vector on disk as plain values, which any format can save."""
+    """Return a vector on disk as plain values, which any format can save."""
     if not isinstance(value, DiskVector):
         return value
     path = places.get(value.path, value.path)
@@ -171,18 +171,18 @@ def _closed(value: object, places: Mapping[Path, Path]) -> object:
 
 
 def _opened(value: object, names: Iterable[str]) -> object:
-    """What :func:`_closed` made, as a vector again, if it is still the one that was meant."""
+    """Return the vector that :func:`_closed` described, if the file still contains it."""
     if not _lies_in_a_file(value):
         return value
     found = open_vector(Path(value["safetensors"]))
     if found.digest != value["digest"]:
         raise StateError(
             f"state: the last step was written to {found.path}, but that file holds another one "
-            "now; write every round to a file of its own if you want to go back"
+            "now; write every round to a separate file if you want to go back"
         )
     if set(found.shapes) != set(names):
         raise StateError(
             f"state: the last step in {found.path} has the tensors {_named(found.shapes)}, not "
-            "those of the updates; reset() starts anew"
+            "those of the updates; call reset() to start again"
         )
     return found.in_order(names)

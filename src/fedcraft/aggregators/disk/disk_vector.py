@@ -1,4 +1,4 @@
-"""A flat vector whose tensors lie in a safetensors file."""
+"""A flat vector whose tensors are in a safetensors file."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _DTYPES = {"F32": torch.float32, "F64": torch.float64}
 _HEADER_BYTES = 8
 _DIGEST_KEY = "fedcraft.digest"
 _DIGEST_BYTES = 16
-_NO_DIGEST = "0" * 2 * _DIGEST_BYTES  # holds the place until the data are written
+_NO_DIGEST = "0" * 2 * _DIGEST_BYTES  # a placeholder until the data are written
 
 
 @dataclass(frozen=True)
 class DiskVector:
     """Named tensors of one type, read as one vector in the order of ``shapes``.
 
-    ``positions`` says at which byte of the file each of them begins; ``digest`` is that of the data
-    where this package wrote the file.
+    ``positions`` are the bytes of the file at which the tensors begin; ``digest`` is that of the
+    data, if this package wrote the file.
     """
 
     path: Path
@@ -57,7 +57,7 @@ class DiskVector:
         return replace(self, shapes={name: self.shapes[name] for name in names})
 
     def clone(self) -> DiskVector:
-        """Itself: the file is the copy."""
+        """Return the vector itself: the file does not change."""
         return self
 
     @property
@@ -66,7 +66,7 @@ class DiskVector:
 
     @cached_property
     def _runs(self) -> tuple[list[int], list[int]]:
-        """Where the runs of neighbours in the file begin, in coordinates and in bytes; the end."""
+        """Return where contiguous parts begin, in coordinates and in bytes, and the end."""
         begins, positions = [], []
         start, free = 0, -1
         for name, shape in self.shapes.items():

@@ -23,7 +23,7 @@ class FileCohort(Cohort):
     """A cohort whose rows are files. Vectors are files too."""
 
     files: tuple[DiskVector, ...]
-    folder: Path  # for what is made on the way
+    folder: Path  # for temporary vectors
     budget: int  # bytes
 
     @property
@@ -155,7 +155,7 @@ class FileCohort(Cohort):
 
     @property
     def _width(self) -> int:
-        # A piece lives once in the buffer, at worst once more in float64, and some rows in flight.
+        # A piece is in the buffer, perhaps once more in float64, while a few rows are being read.
         bytes_per_column = self.size * (self.dtype.itemsize + 8) + 32
         return max(1, min(self.budget // bytes_per_column, max(self.layout.sizes)))
 

@@ -1,1 +1,1 @@
-"""SGD steps written out by hand: the same numbers as autograd, in less time."""
+"""Hand-written SGD steps: the same numbers as autograd, in less time."""

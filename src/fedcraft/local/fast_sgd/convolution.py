@@ -75,7 +75,7 @@ def _inner_and_ring(gradient: Tensor, weight: Tensor, flipped: Tensor) -> Tensor
     kernel = weight.shape[2]
     inner = torch._nnpack_spatial_convolution(gradient, flipped, None, [kernel - 2, kernel - 2])
     count, channels, height, width = inner.shape
-    # Pixel by pixel in memory, as the layers below have theirs.
+    # Channels last in memory, like the layers below.
     whole = inner.new_empty(count, height + 2, width + 2, channels).permute(0, 3, 1, 2)
     whole[:, :, 1:-1, 1:-1] = inner
     top, bottom, left, right = _ring(gradient, weight)

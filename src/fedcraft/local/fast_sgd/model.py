@@ -1,4 +1,4 @@
-"""The model with which a worker trains its clients: written-out steps where they are known."""
+"""The model with which a worker trains its clients: with hand-written steps where they exist."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def scratch_model(module: nn.Module) -> FlatModel:
 
 
 class ImageModel(FlatModel):
-    """A flat model that sees images pixel by pixel in memory, a tenth faster in a ResNet."""
+    """A flat model with images in channels-last order, a tenth faster in a ResNet."""
 
     def __call__(self, inputs: Tensor) -> Any:
         if inputs.ndim == 4:
@@ -33,16 +33,16 @@ class ImageModel(FlatModel):
 
 
 class SequentialModel(FlatModel):
-    """A flat model whose plain steps and gradient-free passes go through written-out layers.
+    """A flat model whose plain steps and gradient-free passes go through hand-written layers.
 
-    Everything else (a graph for other solvers, hooks, training mode) is the module's. The numbers
+    The module does everything else (a graph for other solvers, hooks, training mode). The numbers
     are those of the module up to rounding; dropout draws the same masks.
     """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__(module)
         self._layers = fast_layers(module) or []
-        # Below the first layer with parameters nothing needs a gradient.
+        # Layers before the first one with parameters need no gradient.
         self._first = next(i for i, layer in enumerate(self._layers) if hasattr(layer, "weight"))
 
     def __call__(self, inputs: Tensor) -> Any:
@@ -61,7 +61,7 @@ class SequentialModel(FlatModel):
         return value
 
     def buffers(self) -> dict[str, Tensor]:
-        """Return nothing: these modules have no buffers, and need not be searched for any."""
+        """Return nothing: these modules have no buffers, so a search would be wasted."""
         return {}
 
     def _forward(self, inputs: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The layers of a sequential network with their SGD steps written out: no graph is built.
+"""The layers of a sequential network with hand-written SGD steps: no graph is built.
 
 Three things make this faster than ``backward()`` and a step: the update goes straight into the
 weights (W <- W - lr G^T X is one matrix product that accumulates), ReLU comes after max-pooling
@@ -49,7 +49,7 @@ class _Linear(_Weighted):
 
 class _Convolution(_Weighted):
     def forward(self, inputs: Tensor, training: bool) -> Tensor:
-        # Few channels: pixel by pixel in memory suits both oneDNN and the pooling that follows.
+        # Few channels: channels-last order suits both oneDNN and the pooling that follows.
         if not convolution.fourier(inputs, self.weight):
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         self.inputs = inputs
@@ -67,7 +67,7 @@ class _Convolution(_Weighted):
 
 
 class _Relu:
-    """In place, except on what may be the caller's own data."""
+    """In place, except on data that may belong to the caller."""
 
     def __init__(self) -> None:
         self.outputs = torch.empty(0)
@@ -133,7 +133,7 @@ class _Dropout:
 
 
 def fast_layers(module: nn.Module) -> list[FastLayer] | None:
-    """Return the layers of a sequence, or None unless every detail of it is known."""
+    """Return the layers of a sequence, or None if one of them is not supported."""
     layers = list(leaves(module))
     known = [found for layer in layers if (found := _fast_layer(layer)) is not None]
     owned = [id(p) for layer in layers for p in layer.parameters(recurse=False)]
@@ -200,7 +200,7 @@ def _hooked(layer: nn.Module) -> bool:
 
 
 def _linear_on_images(layers: list[FastLayer]) -> bool:
-    """Tell whether a layer for images follows a linear one, which here takes rows alone."""
+    """Tell whether a layer for images follows a linear one, which here takes only rows."""
     kinds = [type(layer) for layer in layers]
     first = kinds.index(_Linear) if _Linear in kinds else len(kinds)
     return any(kind in (_Convolution, _Pool, _Flatten) for kind in kinds[first:])

@@ -1,4 +1,4 @@
-"""Groups of clients trained side by side: their models lie in one stack, each product is a batch.
+"""Trains groups of clients side by side: one stack of models, batched products.
 
 :class:`BatchedSequential` writes out the backward pass of a sequence of linear layers as batched
 matrix products; :class:`BatchedModule` leaves it to ``torch.func`` (vmap over grad), for any module
@@ -129,7 +129,7 @@ class BatchedModel(Protocol):
 def batched_model(module: nn.Module, device: torch.device) -> BatchedModel | None:
     """Return the fastest way to train many copies of ``module``, None if there is none.
 
-    On a CPU only the written-out steps are ever faster than one client after the other.
+    On a CPU only the hand-written steps are faster than one client after the other.
     """
     if device.type != "cpu":
         has_buffers = next(module.buffers(), None) is not None
@@ -142,7 +142,7 @@ def batched_model(module: nn.Module, device: torch.device) -> BatchedModel | Non
 
 
 class BatchedSequential:
-    """Weights (clients, out, in) layer by layer; ReLU and dropout work on the stack as it is."""
+    """Weights (clients, out, in) layer by layer; ReLU and dropout work on the whole stack."""
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         self._layers = [layer for layer in layers if type(layer) is not nn.Flatten]
@@ -223,7 +223,7 @@ class BatchedSequential:
 
 
 def _masks(signal: Tensor, weights: Tensor, keep: float, draws: Sequence[Generator]) -> Tensor:
-    """Draw every client's mask from its own stream, over its real rows: as it would alone."""
+    """Draw every client's mask from its own stream, over its real rows, as in separate training."""
     masks = torch.zeros_like(signal)
     for mask, weight, draw in zip(masks, weights, draws, strict=False):
         rows = int(torch.count_nonzero(weight))
@@ -232,7 +232,7 @@ def _masks(signal: Tensor, weights: Tensor, keep: float, draws: Sequence[Generat
 
 
 class BatchedModule:
-    """vmap over grad: any module without buffers; dropout masks are the device's own."""
+    """vmap over grad: any module without buffers; the device draws the dropout masks."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module.train()
