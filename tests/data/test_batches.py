@@ -118,9 +118,3 @@ def test_read_only_arrays_are_wrapped_without_copy_or_warning(
     tensors = tensors_of(data, 0)
     assert tensors.inputs.data_ptr() == data.inputs.ctypes.data
     assert len(recwarn) == 0
-
-
-def test_shared_tensors_are_shared() -> None:
-    tensors = tensors_of(images(3), 0).share_memory()
-    assert tensors.inputs.is_shared()
-    assert tensors.labels.is_shared()

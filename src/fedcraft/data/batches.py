@@ -6,10 +6,8 @@ batches are slices of that.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcraft.data.dataset import Dataset
+from fedcraft.updates.reading import array_view
 
 _PADDING = 4
 _CHUNK = 4096
@@ -79,7 +78,7 @@ class Tensors:
 
     def gather(self, rows: NDArray[np.int64] | Tensor) -> tuple[Tensor, Tensor]:
         """Return the samples ``rows`` as (float32 inputs, labels), in that order, unaugmented."""
-        index = as_tensor(rows)
+        index = rows if isinstance(rows, Tensor) else array_view(rows)
         return self._ready(self.inputs.index_select(0, index)), self.labels.index_select(0, index)
 
     def epoch(
@@ -92,12 +91,6 @@ class Tensors:
             inputs = crop_flip(inputs, draw)
         return self._ready(inputs), self.labels.index_select(0, index)
 
-    def share_memory(self) -> Tensors:
-        """Move both tensors to shared memory, so that worker processes see them without a copy."""
-        for tensor in (self.inputs, self.labels):
-            tensor.share_memory_()  # type: ignore[no-untyped-call]
-        return self
-
     def _ready(self, inputs: Tensor) -> Tensor:
         return inputs if self.normalise is None else self.normalise(inputs)
 
@@ -107,7 +100,7 @@ def tensors_of(dataset: Dataset, ahead_mb: float) -> Tensors:
 
     Augmented data stay uint8: the padding of a crop is black before it is scaled.
     """
-    inputs, labels = as_tensor(dataset.inputs), as_tensor(dataset.labels)
+    inputs, labels = array_view(dataset.inputs), array_view(dataset.labels)
     if inputs.dtype == torch.float32:
         return Tensors(inputs, labels)
     normalise = Normalisation.of(dataset.mean, dataset.std, dataset.scale)
@@ -117,12 +110,3 @@ def tensors_of(dataset: Dataset, ahead_mb: float) -> Tensors:
     for start in range(0, len(inputs), _CHUNK):
         ready[start : start + _CHUNK] = normalise(inputs[start : start + _CHUNK])
     return Tensors(ready, labels)
-
-
-def as_tensor(array: NDArray[Any] | Tensor) -> Tensor:
-    """Wrap an array without a copy, including a read-only one (torch warns, but nothing writes)."""
-    if isinstance(array, Tensor):
-        return array
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*not writable.*")
-        return torch.from_numpy(array)

@@ -1,9 +1,10 @@
-"""Read what a caller gave as numbers, or say which argument is none."""
+"""Reads arguments as numbers; errors name the argument that is not."""
 
 from __future__ import annotations
 
 import reprlib
 import warnings
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +12,6 @@ import torch
 from torch import Tensor
 
 from fedcraft.errors import InputError
-
-__all__ = ["float_tensor", "numbers", "whole_number"]
 
 _FLOATS = ("float32", "float64", "torch.float32", "torch.float64")
 _NUMERIC = "biuf"
@@ -56,14 +55,13 @@ def float_tensor(name: str, given: object) -> Tensor:
         raise InputError(f"{name}: expected a torch tensor or a numpy array, found {kind}")
     if str(given.dtype) not in _FLOATS:  # another byte order has another name
         raise InputError(f"{name}: expected float32 or float64, found {given.dtype}; cast first")
-    return given.detach() if isinstance(given, Tensor) else _view(given)
+    return given.detach() if isinstance(given, Tensor) else array_view(given)
 
 
-def _view(array: npt.NDArray[np.generic]) -> Tensor:
-    if any(stride < 0 for stride in array.strides):  # torch knows no such views
+def array_view(array: npt.NDArray[Any]) -> Tensor:
+    """Wrap an array without a copy, to be read only: torch warns about read-only memory."""
+    if any(stride < 0 for stride in array.strides):  # torch has no such views
         array = array.copy()
-    if array.flags.writeable:
-        return torch.from_numpy(array)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
