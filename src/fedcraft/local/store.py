@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,17 +23,17 @@ from fedcraft.atomic import sha256_of, sync, write_atomically
 from fedcraft.errors import CheckpointError, InputError, require
 from fedcraft.local.objective import ClientState
 
-__all__ = ["ClientStates", "StateIndex"]
-
-_DIGITS = 16  # of a SHA-256, in a file's name
-_NAME = re.compile(r"client-(?P<client>\d+)-round-(?P<round>\d+)-(?P<digest>\w+)\.safetensors")
+_DIGEST = re.compile(r"-([0-9a-f]{16})\.safetensors")
 StateIndex = dict[str, list[str | int]]  # client -> [file name, size in bytes]: plain JSON
 
 
 class _Entry(NamedTuple):
     state: ClientState
     round: int
-    size: int
+
+    @property
+    def size(self) -> int:
+        return sum(kept.numel() * kept.element_size() for kept in self.state.values())
 
 
 class ClientStates:
@@ -52,25 +52,11 @@ class ClientStates:
         self._memory: OrderedDict[int, _Entry] = OrderedDict()
         self._files: dict[int, Path] = {}
         self._unsynced: set[Path] = set()
-        self._bytes = 0
-
-    def __len__(self) -> int:
-        return len(self.ids())
-
-    def __contains__(self, client: object) -> bool:
-        return client in self._memory or client in self._files
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.ids())
+        self.memory_bytes = 0
 
     def ids(self) -> list[int]:
         """Return the clients that have a state, in order."""
         return sorted(self._memory.keys() | self._files.keys())
-
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes of the states now in memory."""
-        return self._bytes
 
     def get(self, client: int) -> ClientState | None:
         """Return a client's state, or None if it has none."""
@@ -80,14 +66,16 @@ class ClientStates:
         if client not in self._files:
             return None
         path = self._files[client]
-        state, round = _read(path, client)
-        self._remember(client, _Entry(state, round, _size(state)))
+        if not path.name.startswith(f"client-{client:07d}-"):
+            raise CheckpointError(f"{path}: expected a state of client {client}")
+        state = read_state(path)
+        self._remember(client, _Entry(state, 0))  # its file stays, so the round is not needed
         return state
 
     def put(self, client: int, state: ClientState, round: int) -> None:
         """Keep ``state`` for ``client`` from ``round`` on, in place of its earlier state."""
         self._files.pop(client, None)  # the file stays: a checkpoint may name it
-        self._remember(client, _Entry(state, round, _size(state)))
+        self._remember(client, _Entry(state, round))
 
     def save(self) -> StateIndex:
         """Write every state to disk and return the index that :meth:`load` takes.
@@ -126,7 +114,7 @@ class ClientStates:
             files[int(client)] = path
         self._memory.clear()
         self._unsynced.clear()
-        self._files, self._bytes = files, 0
+        self._files, self.memory_bytes = files, 0
 
     def prune(self, kept: Iterable[Mapping[str, Iterable[str | int]]]) -> int:
         """Delete every file that neither this store nor an index in ``kept`` needs; count them."""
@@ -143,23 +131,18 @@ class ClientStates:
 
     def _remember(self, client: int, entry: _Entry) -> None:
         if client in self._memory:
-            self._bytes -= self._memory.pop(client).size
+            self.memory_bytes -= self._memory.pop(client).size
         self._memory[client] = entry
-        self._bytes += entry.size
-        while self._bytes > self.budget and self.directory is not None and self._memory:
-            self._forget_oldest()
-
-    def _forget_oldest(self) -> None:
-        client = next(iter(self._memory))
-        if client not in self._files:
-            self._write(client, self._memory[client])
-        self._bytes -= self._memory.pop(client).size
+        self.memory_bytes += entry.size
+        while self.memory_bytes > self.budget and self.directory is not None and self._memory:
+            oldest, stored = next(iter(self._memory.items()))
+            if oldest not in self._files:
+                self._write(oldest, stored)
+            self.memory_bytes -= self._memory.pop(oldest).size
 
     def _write(self, client: int, entry: _Entry) -> None:
-        tensors = {name: kept.detach().contiguous() for name, kept in entry.state.items()}
-        content = save(tensors)
-        digest = hashlib.sha256(content).hexdigest()[:_DIGITS]
-        path = self._place() / f"client-{client:07d}-round-{entry.round:07d}-{digest}.safetensors"
+        name = f"client-{client:07d}-round-{entry.round:07d}"
+        path, content = state_file(self._place(), name, entry.state)
         try:
             # A resumed run may compute a state again that a checkpoint names: that file stays.
             if not path.exists() or _is_damaged(path, sha256_of(path)):
@@ -179,26 +162,25 @@ class ClientStates:
         return self.directory
 
 
-def _read(path: Path, client: int) -> tuple[ClientState, int]:
-    named = _NAME.fullmatch(path.name)
-    if named is None or int(named["client"]) != client:
-        raise CheckpointError(f"{path}: expected a state of client {client}")
+def state_file(folder: Path, name: str, state: ClientState) -> tuple[Path, bytes]:
+    """Return the file of a state, whose name ends in a digest of the content, and the content."""
+    content = save({key: kept.detach().cpu().contiguous() for key, kept in state.items()})
+    return folder / f"{name}-{hashlib.sha256(content).hexdigest()[:16]}.safetensors", content
+
+
+def read_state(path: Path) -> ClientState:
+    """Return the state in a file, whose content must be what was saved."""
     try:
         content = path.read_bytes()
         if _is_damaged(path, hashlib.sha256(content).hexdigest()):
             raise ValueError("its content is not what was saved")
         # Fresh memory, aligned as torch aligns its own: the bits of a product can depend on it.
-        state = {name: tensor.clone() for name, tensor in load(content).items()}
+        return {name: tensor.clone() for name, tensor in load(content).items()}
     except (OSError, SafetensorError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
-    return state, int(named["round"])
 
 
 def _is_damaged(path: Path, digest: str) -> bool:
-    """Compare a digest with the one in the file's name; fedcraft 0.1.0 numbered files instead."""
-    named = _NAME.fullmatch(path.name)
-    return named is not None and len(named["digest"]) == _DIGITS and digest[:_DIGITS] != named[3]
-
-
-def _size(state: ClientState) -> int:
-    return sum(kept.numel() * kept.element_size() for kept in state.values())
+    """Compare a digest with the one in the file's name; fedcraft 0.1.0 wrote none."""
+    named = _DIGEST.search(path.name)
+    return named is not None and named[1] != digest[:16]

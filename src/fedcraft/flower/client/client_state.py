@@ -9,16 +9,15 @@ of it needs it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, MutableMapping
-from hashlib import sha256
 from pathlib import Path
 
 from flwr.app import Array, ArrayRecord, Context
-from safetensors.torch import load, save
 
 from fedcraft.atomic import write_atomically
 from fedcraft.errors import CheckpointError, InputError
 from fedcraft.flower.messages.arrays import copy_tensors
 from fedcraft.local import ClientState
+from fedcraft.local.store import read_state, state_file
 
 _RECORD = "fedcraft-state-"
 
@@ -78,20 +77,15 @@ class DirectoryStates(StatesByRound):
         return iter(self._files())
 
     def __getitem__(self, round: int) -> ClientState:
-        path = self._files()[round]
-        content = path.read_bytes()
-        if path.stem.split("-")[2:] not in ([], [_digest(content)]):  # fedcraft 0.1.0 wrote none
-            raise CheckpointError(
-                f"{path}: its content is not what was saved. Delete the file to let the client "
-                "start without its state"
-            )
-        # Fresh memory, aligned as torch aligns its own: the bits of a dot product can depend on it.
-        return {name: tensor.clone() for name, tensor in load(content).items()}
+        try:
+            return read_state(self._files()[round])
+        except CheckpointError as error:
+            advice = "Delete the file to let the client start without its state"
+            raise CheckpointError(f"{error}. {advice}") from error
 
     def __setitem__(self, round: int, state: ClientState) -> None:
         self._place.mkdir(parents=True, exist_ok=True)
-        content = save({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()})
-        path = self._place / f"round-{round:07d}-{_digest(content)}.safetensors"
+        path, content = state_file(self._place, f"round-{round:07d}", state)
         before = self._files().get(round, path)
         write_atomically(path, content)
         if before != path:
@@ -99,7 +93,3 @@ class DirectoryStates(StatesByRound):
 
     def __delitem__(self, round: int) -> None:
         self._files()[round].unlink()
-
-
-def _digest(content: bytes) -> str:
-    return sha256(content).hexdigest()[:16]
