@@ -78,7 +78,7 @@ def _do_not_fit() -> list[BadConfig]:
         BadConfig("cohort", "clients = 5\nclients_per_round = 6\n", "clients_per_round", "Lower"),
         BadConfig("minimum", "min_clients = 11\n", "min_clients", "Lower"),
         BadConfig("alpha of iid", 'partition = "iid"\nalpha = 0.1\n', "alpha", "Leave alpha out"),
-        BadConfig("writers of digits", "max_samples = 9\n", "max_samples", "Leave max_samples out"),
+        BadConfig("writers of digits", "max_samples = 9\n", "max_samples", "Leave out max_samples"),
         BadConfig("owners of digits", 'partition = "natural"\n', "partition", "dirichlet"),
         BadConfig("rule parameter", "[aggregator]\ntaau = 1\n", "aggregator", "tau"),
         BadConfig("local parameter", "[local]\nnu = 1\n", "local", ""),
@@ -90,7 +90,7 @@ def _do_not_fit() -> list[BadConfig]:
                 f"label {name}",
                 f'method = "fedavg"\nlabel = "{name}"\n',
                 "label",
-                "Choose a label of your own",
+                "Choose another label",
             )
             for name in ("craft", "CRAFT", " Craft", "FedLF with history")
         ),

@@ -29,7 +29,7 @@ Tracking = Literal["none", "tensorboard", "mlflow"]
 PartitionName = Literal["dirichlet", "iid", "shards", "quantity", "natural"]
 
 TABLES = ("local", "aggregator", "server", "model_options", "data_options")
-# What changes how a run is done, but not what comes out of it.
+# Keys that change how a run is done, but not its result.
 MACHINE_KEYS = frozenset(
     {"workers", "start_method", "ray_address", "evaluate_batch", "data_root", "offline", "tracking"}
     | {"checkpoint_every", "checkpoint_minutes", "keep_checkpoints", "state_memory_mb"}
@@ -68,12 +68,12 @@ class Config(Settings):
     dataset: str = "digits"
     """Name of a data set (`fedcraft data list`) or path of a .parquet or .csv file."""
     model: str = "mlp"
-    """mlp, cnn, resnet20, resnet56, resnet110, or `package.module:Name` for your own."""
+    """mlp, cnn, resnet20, resnet56, resnet110, or `package.module:Name` for a custom model."""
     clients: Count = 50
-    """Number of clients N that share the data; all owners if your own table names them."""
+    """Number of clients N that share the data; all owners if a table names them."""
 
     partition: PartitionName = "dirichlet"
-    """How the samples are dealt out; natural for data with owners (femnist)."""
+    """How the samples are divided among clients; natural for data with owners (femnist)."""
     alpha: Annotated[float, Field(gt=0, le=1e6)] | None = None
     """Concentration of the partitions dirichlet (0.1) and quantity (0.5); small is uneven."""
     min_size: Count | None = None
@@ -85,13 +85,13 @@ class Config(Settings):
     samples: Annotated[int, Field(ge=2)] | None = None
     """Use only this many samples of the data set, drawn at random; all if left out."""
     split_seed: Seed | None = None
-    """Seed of the split alone; `seed` if left out."""
+    """Seed of the split only; `seed` if left out."""
     train_fraction: Annotated[float, Field(gt=0, lt=1)] = 0.8
     """Share of each client's samples that is its training part; the rest is its test part."""
     validation_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of each client's training part set aside for choosing between runs."""
     data_root: str | None = None
-    """Folder with your own table, or with the data sets' Parquet files (else FEDCRAFT_DATA)."""
+    """Folder with a table of yours, or with the data sets' Parquet files (else FEDCRAFT_DATA)."""
     offline: bool = False
     """Never fetch anything from the network."""
     tracking: Tracking = "none"
@@ -200,7 +200,7 @@ def _rates(given: dict[str, Any]) -> dict[str, float]:
 
 
 def _cohort_of(clients: Any) -> dict[str, int]:
-    """Let a small federation take part as a whole; wrong types are reported by the schema."""
+    """Let all clients of a small federation take part; wrong types are reported by the schema."""
     return {"clients_per_round": clients} if type(clients) is int and 0 < clients < COHORT else {}
 
 
@@ -214,7 +214,7 @@ def _every_owner(given: dict[str, Any]) -> dict[str, int]:
 
 
 def names_another(label: str, method: str) -> bool:
-    """Tell whether tables would take a run of ``method`` with this label for another method."""
+    """Tell whether tables would mistake a run of ``method`` with this label for another method."""
     own = mixture_name(method, {})
     others = [row for row in methods() if row.name != own]
     return label.strip().casefold() in {n.casefold() for m in others for n in (m.name, m.title)}
@@ -231,8 +231,8 @@ def _check_label(config: Config) -> None:
         )
     if names_another(label, config.method):
         raise ValueError(
-            f"label: {label!r} is another method than {config.method!r}, which this run is of, and "
-            "tables would mix the two up. Choose a label of your own or leave it out."
+            f"label: {label!r} is a method, but not {config.method!r}, the method of this run, and "
+            "tables would mix the two up. Choose another label or leave it out."
         )
 
 
@@ -240,7 +240,7 @@ def _check_owners(config: Config) -> None:
     if config.max_samples is not None and config.dataset != "femnist":
         raise ValueError(
             f"max_samples: only femnist has writers to draw from, but dataset is "
-            f"{config.dataset!r}. Leave max_samples out."
+            f"{config.dataset!r}. Leave out max_samples."
         )
     dataset = config.objects.get("dataset")
     custom = is_custom(config.dataset) and (dataset is None or dataset.owners is not None)

@@ -1,6 +1,6 @@
-"""The settings of training: the keys that the engine itself needs, each defined once.
+"""The settings of training: the keys that the engine needs.
 
-:class:`fedcraft.Config` extends them by the method, the data and the model.
+:class:`fedcraft.Config` adds the method, the data and the model.
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ class Settings(BaseModel):
     clients_per_round: Count = COHORT
     """Clients m drawn in each round, uniformly and without replacement."""
     client_lr: Rate = 0.05
-    """Client learning rate eta_l of the first rounds; the method's own if left out."""
+    """Client learning rate eta_l of the first rounds; the method's default if left out."""
     server_lr: Rate = 0.1
-    """Server learning rate eta_g, constant over the rounds; the method's own if left out."""
+    """Server learning rate eta_g, constant over the rounds; the method's default if left out."""
     lr_decay: Share = 0.999
     """Factor on the client rate from round to round."""
     local_epochs: Count = 1
-    """Passes of a client over its training part in a round."""
+    """Passes of a client over its training part per round."""
     batch_size: Count = 50
-    """Samples of one local step; the last short batch is kept."""
+    """Samples per local step; the last, shorter batch is kept."""
     seed: Seed = 77
-    """Seed of every random draw, the split included."""
+    """Seed of every random draw, including the split."""
 
     executor: ExecutorName = "auto"
     """How clients are trained: serial, processes, vectorized, ray, or auto for the fastest here."""
@@ -96,30 +96,30 @@ class Settings(BaseModel):
     buffers: BufferPolicy = "mean"
     """What happens to buffers (running statistics), which are not part of the geometry."""
     evaluate_every: Period = 25
-    """Rounds between evaluations of all clients; 0 for the end alone."""
+    """Rounds between evaluations of all clients; 0 for the end only."""
     evaluate_first: bool = False
     """Evaluate before the first round too."""
     evaluate_train_loss: bool = True
     """Compute the training loss over all clients when evaluating."""
     evaluate_batch: Count = 128
-    """Samples of one forward pass in an evaluation; lower it if memory is short."""
+    """Samples per forward pass in an evaluation; lower it if memory is short."""
     diagnostics_every: Period = 10
-    """Rounds between rows of conflicts.csv (evaluation rounds always have theirs); 0 for none."""
+    """Rounds between rows of conflicts.csv (evaluation rounds always have rows); 0 for none."""
     checkpoint_every: Period = 50
-    """Rounds between checkpoints; 0 to go by checkpoint_minutes alone."""
+    """Rounds between checkpoints; 0 to use only checkpoint_minutes."""
     checkpoint_minutes: Annotated[float, Field(ge=0, le=1e6)] = 5.0
-    """Minutes between checkpoints; 0 to go by checkpoint_every alone."""
+    """Minutes between checkpoints; 0 to use only checkpoint_every."""
     keep_checkpoints: Annotated[int, Field(ge=1, le=1000)] = 2
-    """Checkpoints kept, the newest ones."""
+    """Number of checkpoints kept, the newest ones."""
     state_memory_mb: Annotated[float, Field(gt=0)] = 1024.0
-    """Client states (personal models) above this many MiB live on disk."""
+    """Client states (personal models) above this many MiB are kept on disk."""
 
     nonfinite: NonFinitePolicy = "raise"
     """A client that sends NaN or Inf: raise an error, drop it from the round, or stop the run."""
     min_clients: Count = 1
     """Fewer clients than this left in a round is an error."""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Chance that a sampled client never answers (simulated)."""
+    """Probability that a sampled client never answers (simulated)."""
     target_accuracy: Share | None = None
     """Stop once the mean test accuracy reaches this."""
     patience: Count | None = None
@@ -135,7 +135,7 @@ class Settings(BaseModel):
             except ValidationError as error:
                 raise config_error(error, type(self)) from None
 
-        # Without this mark validation would come back here and lose its context on the way.
+        # Without this mark validation would return here and lose its context.
         __init__.__pydantic_base_init__ = True
 
     @model_validator(mode="wrap")
@@ -143,7 +143,7 @@ class Settings(BaseModel):
     def _complete(cls, given: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
         if not isinstance(given, dict):
             return validate(given)
-        # None stands for a key that is left out, which is all that a file can express.
+        # None means that a key is left out, as a file would express it.
         found = {k: v for k, v in given.items() if v is not None or k not in cls.model_fields}
         filled, objects = cls.complete(found)
         settings = validate(filled)
@@ -153,7 +153,7 @@ class Settings(BaseModel):
 
     @classmethod
     def complete(cls, given: dict[str, Any]) -> tuple[dict[str, Any], Objects]:
-        """Return plain keys with those filled in that follow from others, and Python objects."""
+        """Return plain keys, including those that follow from others, and Python objects."""
         return plain(given), Objects()
 
     @model_validator(mode="after")
@@ -170,11 +170,11 @@ class Settings(BaseModel):
         return {key: self._objects.get(key, getattr(self, key)) for key in self.model_fields_set}
 
     def but(self, **changes: Any) -> Self:
-        """Return a checked copy with some keys changed, and with them what follows from them."""
+        """Return a checked copy with some keys changed, and those that follow from them."""
         return type(self)(**(self.given() | changes))
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings a resumed run must share with the one it continues."""
+        """Return the settings that a resumed run must share with the run it continues."""
         return {name: getattr(self, name) for name in _IDENTITY}
 
     def client_lr_at(self, round_index: int) -> float:

@@ -1,4 +1,4 @@
-"""Configurations in and out: TOML files, ``key=value`` words, dictionaries."""
+"""Reads and writes configurations: TOML files, ``key=value`` words, dictionaries."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def load_config(
     names: bool = True,
     override: str = "",
 ) -> Config:
-    """Return the checked configuration of a file, a run directory, a mapping, or nothing at all.
+    """Return the checked configuration of a file, a run directory, a mapping, or the defaults.
 
     ``overrides`` win over the source and may have dotted keys (``aggregator.constraint``);
     ``override`` says where they come from when one is wrong.
-    ``names=False`` does not ask whether method, data set and model exist here: for old results.
+    ``names=False`` does not check whether method, data set and model exist: for old results.
 
     >>> load_config({"rounds": 3}, {"client_lr": 0.1}).client_lr
     0.1
@@ -46,7 +46,7 @@ def load_config(
 
 
 def origins(changes: Mapping[str, Any], where: str) -> dict[str, str]:
-    """Return where the keys of ``changes`` come from, dotted ones by the table that they are in."""
+    """Return where the keys of ``changes`` come from, dotted ones by their table."""
     return {key.partition(".")[0]: where for key in changes}
 
 
@@ -61,7 +61,7 @@ def checked(
 
 
 def merged(given: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``given`` with ``changes`` laid over it: tables key by key, dotted keys into tables.
+    """Return ``given`` updated by ``changes``: tables key by key, dotted keys into tables.
 
     Another partition drops the parameters of the old one that it does not take.
     """
@@ -90,7 +90,7 @@ def parse_overrides(words: Iterable[str]) -> dict[str, Any]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the content of a TOML file, or say which line cannot be read."""
+    """Return the content of a TOML file; an error names the line that cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -117,16 +117,16 @@ def config_text(config: Config) -> bytes:
 
 
 def write_config(config: Config, path: Path) -> Path:
-    """Write config.toml, all of it or nothing: half a configuration is that of another run."""
+    """Write config.toml atomically: half a file would be the configuration of another run."""
     write_atomically(path, config_text(config))
     return path
 
 
 def commented_default() -> str:
-    """Return the default configuration as TOML, every key with what it means."""
+    """Return the default configuration as TOML, every key with its meaning."""
     config = Config()
     lines = [
-        "# Every key of a fedcraft run, with its default. Leave out what you do not change.",
+        "# Every key of a fedcraft run, with its default. Leave out keys that you do not change.",
         "# A key behind a # is not set: it has no value, or follows from method and data set.",
     ]
     lines += [_commented(key, getattr(config, key)) for key in KEYS]
@@ -143,7 +143,7 @@ def _commented(key: str, value: Any) -> str:
 
 
 def read_source(source: ConfigLike) -> tuple[Mapping[str, Any], str]:
-    """Return the keys of a source, unchecked, and what to call it in messages."""
+    """Return the keys of a source, unchecked, and its name in messages."""
     if source is None:
         return {}, ""
     if isinstance(source, Config):
@@ -171,7 +171,7 @@ def _value(text: str) -> Any:
     except tomllib.TOMLDecodeError:
         pass
     try:
-        return float(text)  # .5 and 1. are numbers to everybody but TOML
+        return float(text)  # .5 and 1. are numbers, though not in TOML
     except ValueError:
         return text
 

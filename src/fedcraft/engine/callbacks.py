@@ -1,4 +1,4 @@
-"""What else should happen during a run: watch it, log it elsewhere, show its progress."""
+"""Callbacks: watch a run, log it elsewhere, show its progress."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RunInfo:
 
 
 class Callback:
-    """Overwrite what you need. Records are those of metrics.jsonl: read, do not change.
+    """Override the methods you need. Records are those of metrics.jsonl; do not change them.
 
     A callback runs in the server's process between rounds; if it raises, the run fails.
     """
@@ -35,7 +35,7 @@ class Callback:
         """Called once, before the first round of this process."""
 
     def on_round(self, record: Mapping[str, Any]) -> None:
-        """Called after every round, its evaluation included.
+        """Called after every round, including its evaluation.
 
         A run that ends on NaN calls it once more for its last round, if that was not evaluated.
         """
@@ -44,7 +44,7 @@ class Callback:
         """Called after an evaluation of all clients, with every client's numbers by split."""
 
     def on_end(self, state: str, reason: str) -> None:
-        """Called when the run ends, however it does: finished, stopped, interrupted or failed."""
+        """Called when the run ends: finished, stopped, interrupted or failed."""
 
 
 class Callbacks(Callback):

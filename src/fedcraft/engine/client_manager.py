@@ -1,4 +1,4 @@
-"""What the server asks of its clients, by way of any executor: training, losses, evaluation."""
+"""The server's requests to its clients through an executor: training, losses, evaluation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class CohortUpdates:
-    """What came back from a cohort, row by row in the order of the clients' ids."""
+    """The results of a cohort, row by row in the order of the clients' ids."""
 
     clients: NDArray[np.int64]
     updates: Tensor
@@ -40,10 +40,10 @@ class CohortUpdates:
         return self.report[:, REPORT.index(name)]
 
     def finite(self, averaged: Mapping[str, Tensor]) -> NDArray[np.bool_]:
-        """Tell whose update, kept state, and loss where it was asked for, is finite.
+        """Mark the clients whose update, state, buffers and (if requested) loss are finite.
 
-        ``averaged`` are the server's buffers that theirs are averaged into: a client may bring
-        numbers, and NaN or Inf only where the server has the same (a mask of -inf).
+        ``averaged`` are the server's buffers into which theirs are averaged: a client may send NaN
+        or Inf only where the server has the same (a mask of -inf).
         """
         losses = self.column("loss") if self.with_losses else np.zeros(len(self.clients))
         finite = np.isfinite(losses)
@@ -81,7 +81,7 @@ class ClientManager:
         self._one_pass = not job.objective.personal and job.objective.loss is cross_entropy
 
     def broadcast(self, theta: Tensor, buffers: Buffers | None) -> None:
-        """Put the server's model where the clients see it."""
+        """Copy the server's model to the workspace, where the clients read it."""
         self.workspace.theta.copy_(theta)
         self.workspace.buffers.put(self.workspace.broadcast_buffers, buffers)
 
@@ -94,7 +94,7 @@ class ClientManager:
         lr: float,
         report_loss: bool,
     ) -> CohortUpdates:
-        """Let the clients train from the broadcast model; nothing of the server's is changed."""
+        """Let the clients train from the broadcast model; the server does not change."""
         count = len(clients)
         self._assign_slots(clients, states)
         workspace, order = self.workspace, self._longest_first(clients)
@@ -112,7 +112,7 @@ class ClientManager:
         )
 
     def _run_groups(self, command: Command, order: list[int]) -> None:
-        """Train neighbours in size together, so that little is padded."""
+        """Train clients of similar size together, so that little is padded."""
         size = group_size(len(order), self.job.device)
         self.workspace.group_slots[: len(order)], self.workspace.group_slots[-1] = order, len(order)
         groups = range(-(-len(order) // size))
@@ -127,10 +127,10 @@ class ClientManager:
     def evaluate(
         self, states: ClientStates, splits: Sequence[str], round_index: int, lr: float
     ) -> dict[str, Scores]:
-        """Score everybody: one pass over the concatenated samples, or client by client.
+        """Score all clients: one pass over the concatenated samples, or client by client.
 
-        The second way is for personal models, and for losses of which only means are known. Of a
-        virtual federation the clients behind it are scored, unless their models are personal.
+        The second way is for personal models, and for custom losses, which return only means. In
+        a virtual federation the underlying clients are scored, unless their models are personal.
         """
         wanted = tuple(s for s in splits if getattr(self.job.federation, s).indices.size)
         if self._one_pass:
@@ -200,9 +200,9 @@ def _all_finite(content: Mapping[str, Tensor]) -> bool:
 
 
 def keeps_finite(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> bool:
-    """Tell whether every entry of float buffers is a number, or what it was before.
+    """Tell whether every entry of float buffers is finite or unchanged.
 
-    So a mean over such buffers is NaN nowhere but where it was: -inf and +inf do not meet.
+    So a mean over such buffers has no new NaN: -inf and +inf are never added.
     """
     shared = [n for n in before.keys() & after.keys() if before[n].is_floating_point()]
     if not shared or bool(torch.cat([after[n].reshape(-1) for n in shared]).sum().isfinite()):

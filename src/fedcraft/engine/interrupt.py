@@ -14,9 +14,9 @@ from fedcraft.errors import FedcraftError
 
 
 class Halt(BaseException):
-    """The user asked for an end in the middle of a phase; the phase is void, the server untouched.
+    """The user stopped the run during a phase; the phase does not count, the server is unchanged.
 
-    A ``BaseException``, so that no client code swallows it.
+    A ``BaseException``, so that client code does not catch it.
     """
 
 
@@ -34,8 +34,8 @@ class Interrupted(FedcraftError):
 def interruptible() -> Iterator[Callable[[], bool]]:
     """Yield a function that tells whether the user asked to stop.
 
-    A second Ctrl-C is an ordinary KeyboardInterrupt. Outside the main thread, where Python gives
-    no signals, the function never says so.
+    A second Ctrl-C is an ordinary KeyboardInterrupt. Outside the main thread, where Python
+    receives no signals, the function always returns False.
     """
     asked = threading.Event()
 

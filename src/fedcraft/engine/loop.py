@@ -1,4 +1,4 @@
-"""The round loop: the paper's Algorithm 1, with everything that can go wrong in practice."""
+"""The round loop: the paper's Algorithm 1, with the failures that occur in practice."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TooFewClients(FedcraftError, RuntimeError):
 
 
 class Loop:
-    """Rounds 1..T of one run. Every round either counts as a whole or did not happen."""
+    """Rounds 1..T of one run. Every round either counts completely or leaves no trace."""
 
     def __init__(
         self,
@@ -52,12 +52,12 @@ class Loop:
         self.round = 0
         self.reason = ""
         self.diverged = False
-        self.extra: dict[str, Any] = {}  # what else a checkpoint should carry
+        self.extra: dict[str, Any] = {}  # further entries of a checkpoint
         self._stop_requested, self._sampler = stop_requested, sampler
         self._meter, self._gauge = PhaseTimer(), PeakMemory()
 
     def run(self) -> str:
-        """Go on to the last round or a stop condition; return ``finished`` or ``stopped``.
+        """Train to the last round or a stop condition; return ``finished`` or ``stopped``.
 
         ``Halt`` leaves the loop at the end of the last whole round.
         """
@@ -76,7 +76,7 @@ class Loop:
         return self.clients.evaluate(self.states, self._splits(), self.round, lr)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything a resumed run needs beside the tables."""
+        """Return everything that a resumed run needs besides the tables."""
         return {
             "round": self.round,
             "server": self.server.state_dict(),
@@ -129,7 +129,7 @@ class Loop:
         if self.settings.evaluates(self.round):
             self._evaluate_into(row)
         elif self.reason:
-            # Not counted towards patience: the run that goes on from here would not have looked.
+            # Does not count towards patience: a run that continues would not have evaluated here.
             self._score_into(row)
         self._close_row(row, step.certificate)
 
@@ -190,7 +190,7 @@ class Loop:
         return row if step.length is None else {**row, "step_length": step.length}
 
     def _evaluate_into(self, row: dict[str, Any]) -> None:
-        """Evaluate theta_t, and see whether that ends the run."""
+        """Evaluate theta_t, and check whether that ends the run."""
         self._score_into(row)
         mean = row["evaluation"].get("mean")
         if mean is not None:

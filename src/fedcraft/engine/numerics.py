@@ -16,13 +16,13 @@ def one_thread() -> None:
     """
     torch.set_num_threads(1)
     for kind in (np.float32, np.float64):
-        np.finfo(kind)  # numpy looks at denormals once and would warn about their absence
+        np.finfo(kind)  # numpy tests denormals once and would warn that they are flushed
     torch.set_flush_denormal(True)
 
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """Run a block under :func:`one_thread` and give the process back as it was."""
+    """Run a block under :func:`one_thread` and restore the process afterwards."""
     threads = torch.get_num_threads()
     one_thread()
     try:

@@ -1,4 +1,4 @@
-"""Where the seconds and the memory of a round go."""
+"""Measures the time and the memory of a round."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GAUGE_SECONDS = 2.0
 
 
 class PhaseTimer:
-    """Wall seconds by phase, and how long the workers idled while others still trained."""
+    """Wall seconds by phase, and how long workers waited for others that still trained."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = dict.fromkeys((*_PHASES, "idle"), 0.0)
@@ -33,24 +33,24 @@ class PhaseTimer:
         self.seconds["idle"] = max(0.0, self.seconds["train"] - busy / workers)
 
     def give_back(self, seconds: Mapping[str, float]) -> None:
-        """Count seconds in that were taken before."""
+        """Add seconds that an earlier :meth:`take` returned."""
         for name, value in seconds.items():
             self.seconds[name] += value
 
     def take(self) -> dict[str, float]:
-        """Return the seconds since the last call, rounded to microseconds, and start anew."""
+        """Return the seconds since the last call, rounded to microseconds, and restart."""
         taken = {name: round(value, 6) for name, value in self.seconds.items()}
         self.seconds = dict.fromkeys(self.seconds, 0.0)
         return taken
 
 
 class PeakMemory:
-    """The largest memory of this process and its workers, in MiB, looked at now and then.
+    """The largest memory of this process and its workers, in MiB, sampled now and then.
 
-    Of this process the kernel knows the peak since the gauge was made, with all that was in memory
-    then; where it cannot forget earlier peaks (not Linux, or /proc is read-only), those of the
-    process count too. Two gauges at work at once may each miss a peak. Of the workers only what is
-    their own counts, because the rest of their pages (data, update matrix, code) is the parent's.
+    For this process the kernel reports the peak since this object was made; where it cannot reset
+    earlier peaks (not Linux, or /proc is read-only), they count too. Two objects in use at the same
+    time may each miss a peak. For workers only private memory counts, because they share the rest
+    of their pages (data, update matrix, code) with the parent.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class PeakMemory:
         _forget_peak()
 
     def peak(self, workers: Iterable[int]) -> float:
-        """Return the peak so far; the workers are looked at every few seconds at most."""
+        """Return the peak so far; workers are sampled every few seconds at most."""
         if time.monotonic() >= self._next:
             self._workers = max(self._workers, sum(_private_bytes(pid) for pid in workers))
             self._next = time.monotonic() + _GAUGE_SECONDS

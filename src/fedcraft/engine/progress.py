@@ -1,4 +1,4 @@
-"""A run as it is watched: a bar in a terminal, plain lines elsewhere."""
+"""The progress of a run: a bar in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -116,5 +116,5 @@ def _headline(info: RunInfo) -> str:
     workers = f" with {info.workers} workers of one thread" if info.workers > 1 else ""
     return (
         f"{info.clients} clients, {settings.clients_per_round} a round, {info.dimension:,} "
-        f"parameters; {info.executor}{workers}; about {info.memory_mb:.0f} MB beside the program"
+        f"parameters; {info.executor}{workers}; about {info.memory_mb:.0f} MB besides the program"
     )

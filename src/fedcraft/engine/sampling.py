@@ -1,4 +1,4 @@
-"""Who takes part in a round."""
+"""Draws the clients that take part in a round."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from fedcraft.seeds import generator
 
 
 class SampledClients(NamedTuple):
-    """The clients of a round, in the order of their ids: those who answer, those who do not."""
+    """The clients of a round, in the order of their ids: those that answer, those that do not."""
 
     present: NDArray[np.int64]
     absent: NDArray[np.int64]
 
 
 Sampler = Callable[[Settings, int, int], SampledClients]
-"""(settings, number of clients, round index) -> who takes part; a pure function of these."""
+"""(settings, number of clients, round index) -> participants; a pure function."""
 
 
 def draw_clients(settings: Settings, clients: int, round_index: int) -> SampledClients:
-    """Draw S_t uniformly without replacement, and from it those who drop out.
+    """Draw S_t uniformly without replacement, and from it those that drop out.
 
-    Both draws have streams of their own, so the cohort does not depend on the dropout rate. Cost:
+    The two draws have separate streams, so the cohort does not depend on the dropout rate. Cost:
     O(m) memory for m much smaller than N.
     """
     if settings.clients_per_round > clients:

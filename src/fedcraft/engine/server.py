@@ -1,4 +1,4 @@
-"""The server's half of a round: updates in, theta_{t+1} out."""
+"""The server's part of a round: from updates to theta_{t+1}."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ServerStep:
 
 
 class Server:
-    """theta, the aggregator and the optimiser, and the average of the iterates where one is kept.
+    """theta, the aggregator and the optimiser, and for AFL the average of the iterates.
 
     A round that fails leaves all of them as they were.
     """
@@ -65,7 +65,7 @@ class Server:
 
     @property
     def averaged(self) -> dict[str, Tensor]:
-        """The buffers into which the clients' are averaged."""
+        """The buffers into which those of the clients are averaged."""
         return self.buffers or {} if self._buffer_policy == "mean" else {}
 
     def step(self, trained: CohortUpdates, client_lr: float, losses_at: LossesAt) -> ServerStep:
@@ -111,7 +111,7 @@ class Server:
             self.buffers = merge_buffers(self.buffers, sent, weights, self._buffer_policy)
 
     def _search(self, direction: Tensor, losses_at: LossesAt) -> float | None:
-        """Let a rule that searches its step length look at losses along its direction."""
+        """Let a rule with a line search evaluate losses along its direction."""
         rule: Any = self.aggregator
         if not getattr(rule, "wants_line_search", False):
             return None
@@ -141,13 +141,13 @@ class Server:
             self.average.load_state_dict(state["average"])
 
     def snapshot(self) -> tuple[Any, ...]:
-        """Return what a step changes, for :meth:`restore`."""
+        """Return everything that a step changes, for :meth:`restore`."""
         average = None if self.average is None else self.average.state_dict()
         states = self.aggregator.state_dict(), self.optimizer.state_dict(), average
         return (self.theta, self.buffers, *states)
 
     def restore(self, before: tuple[Any, ...]) -> None:
-        """Undo what came after a snapshot."""
+        """Undo all changes since a snapshot."""
         self.theta, self.buffers, aggregator, optimizer, average = before
         self.aggregator.load_state_dict(aggregator)
         self.optimizer.load_state_dict(optimizer)

@@ -1,4 +1,4 @@
-"""One call from a method, a federation and a model to a trained model and its tables."""
+"""Trains a model from a method and a federation in one call, and writes its tables."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def run(
     ``directory`` everything is written there as it happens, and ``resume=True`` continues from its
     newest good checkpoint to the same bits as a run that was never interrupted; without one
     nothing is kept. Clients are aggregated in the order of their ids, so the result does not
-    depend on who trained when. ``sampler`` may draw the cohorts in a way of its own, and
-    ``client_data`` prescribe what a client sees in a round. ``config`` makes the content of
+    depend on the order of training. ``sampler`` may draw the cohorts in another way, and
+    ``client_data`` may prescribe what a client sees in a round. ``config`` makes the content of
     config.toml from the name of the executor; it is written once the directory is locked.
 
-    Raises ``Interrupted`` after Ctrl-C, ``ClientError`` with a client's own traceback, and the
+    Raises ``Interrupted`` after Ctrl-C, ``ClientError`` with the traceback of a client, and the
     errors of :mod:`fedcraft.errors` for everything else; the directory is then still resumable.
     """
-    # What cannot go well is said before any work.
+    # Errors that can be known in advance are raised before any work.
     sampler(settings, len(federation), 0)
     require_test_samples(settings, federation)
     device_of(settings)
@@ -131,7 +131,7 @@ class _Setup:
         self.executor = ""
 
     def check(self, checkpoint: Mapping[str, Any] | None) -> None:
-        """Refuse to continue a run that was another one."""
+        """Refuse to continue from the checkpoint of another run."""
         if checkpoint is None:
             return
         then = checkpoint["identity"]
@@ -157,7 +157,7 @@ class _Setup:
         stop_requested: Callable[[], bool],
         sampler: Sampler,
     ) -> Loop:
-        """Make the executor and put everything in its place, at the checkpoint if there is one."""
+        """Make the executor and the loop, and load the checkpoint if there is one."""
         remembered = None if checkpoint is None else checkpoint["executor"]
         workspace = self._workspace()
         workspace.initial.copy_(self.theta)
@@ -202,7 +202,7 @@ class _Setup:
         loop.callback.on_start(self._info(loop))
 
     def carry_out(self, loop: Loop) -> TrainedModel:
-        """Run the loop to its end, whatever that is, and say so everywhere."""
+        """Run the loop, and report how it ended to the writer and the callbacks."""
         try:
             result = self._complete(loop)
         except Interrupted:
@@ -216,7 +216,7 @@ class _Setup:
         return result
 
     def _complete(self, loop: Loop) -> TrainedModel:
-        """Run the loop and write what it leaves behind; after Ctrl-C, a checkpoint."""
+        """Run the loop and write its model; after Ctrl-C, a checkpoint."""
         try:
             state = loop.run()
         except Halt:

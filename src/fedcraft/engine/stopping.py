@@ -1,4 +1,4 @@
-"""When a run ends before its last round."""
+"""The conditions that end a run before its last round."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fedcraft.errors import ConfigError
 
 
 def require_test_samples(settings: Settings, federation: Federation) -> None:
-    """Refuse an end that hangs on the test accuracy where nobody has test samples."""
+    """Refuse a stop condition on the test accuracy if no client has test samples."""
     for name in ("target_accuracy", "patience"):
         if getattr(settings, name) is not None and not federation.test.indices.size:
             raise ConfigError(
                 f"{name}: expected None, because no client has test samples, found "
-                f"{getattr(settings, name)}; leave it out, or split some test data off"
+                f"{getattr(settings, name)}; leave it out, or set some test data aside"
             )
 
 
@@ -30,7 +30,7 @@ class Stopping:
         self.since_best = 0
 
     def after_evaluation(self, mean: float) -> str | None:
-        """Count an evaluation in; return why the run should end, or None."""
+        """Count an evaluation; return why the run should end, or None."""
         if self.best is None or mean > self.best:
             self.best, self.since_best = mean, 0
         else:
@@ -56,9 +56,9 @@ class Stopping:
         return f"wall time: {limit} minutes have passed"
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run must know."""
+        """Return the state that a resumed run needs."""
         return {"best": self.best, "since_best": self.since_best}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue; the clock starts anew, because the limit is that of a process."""
+        """Continue; the clock restarts, because the limit applies to a process."""
         self.best, self.since_best = state["best"], state["since_best"]

@@ -1,1 +1,1 @@
-"""Experiments: one config schema, runs, comparisons, sweeps, and the paper's own experiments."""
+"""Studies of many runs: comparisons, sweeps, and the paper's experiments."""

@@ -54,16 +54,16 @@ def _listen(tasks: Tasks) -> None:
 def attempt(
     directory: Path, tell: Tell, objects: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Bring a run to its end; return ``error``, empty if it went well, and ``busy``.
+    """Finish a run; return ``error``, empty if it went well, and ``busy``.
 
-    ``objects`` are those that its configuration stands for.
+    ``objects`` are the Python objects of its configuration.
     """
     from fedcraft.engine import Callback, Interrupted
     from fedcraft.errors import BusyError
     from fedcraft.studies.run import resume
 
     class Teller(Callback):
-        """Reports how far the run is, a few times a second at most."""
+        """Reports the round of the run, at most a few times per second."""
 
         last = 0.0
 

@@ -19,14 +19,14 @@ DEFAULT_GRID: dict[str, list[float]] = {
     "client_lr": [0.02, 0.1, 0.5],
     "server_lr": [0.03, 0.1, 0.3, 1.0],
 }
-# A validation part to choose the rates by, and grid points that diverge without ending it all.
+# A validation part to choose the rates on; grid points that diverge do not end the comparison.
 _ANY_PROBLEM: dict[str, Any] = {
     "rounds": 100,
     "evaluate_every": 10,
     "validation_fraction": 0.25,
     "nonfinite": "stop",
 }
-# A problem of a minute: 50 clients with a few digits each, a tenth of them a round as in the paper.
+# Takes a minute: 50 clients with a few digits each, a tenth of them per round as in the paper.
 _FIRST_PROBLEM: dict[str, Any] = _ANY_PROBLEM | {
     "dataset": "digits",
     "clients": 50,
@@ -53,7 +53,7 @@ def compare(
     A method is a name, a :class:`Method`, or an aggregation rule or its class. Without a
     configuration, the problem is scikit-learn's digits over 50 Dirichlet(0.1) clients, 5 a round.
     Every method gets the same ``grid`` (by default, the learning rates that are not given; ``{}``
-    for each method's own default rates). The best point is chosen on the clients' validation parts
+    for the default rates of each method). The best point is chosen on the clients' validation parts
     if they have some, run again with ``repeats`` more seeds, and reported on the clients' test
     parts, averaged over the seeds.
 
@@ -66,7 +66,7 @@ def compare(
 
 
 def further_seeds(plan: Plan, repeats: int) -> list[int]:
-    """Return the seeds that follow the plan's own; none where its grid already has seeds."""
+    """Return the seeds that follow the plan's seed; none if its grid already has seeds."""
     if "seed" in plan.grid:
         return []
     first = plan.configs()[0].seed
@@ -83,9 +83,9 @@ def comparison_plan(
 ) -> Plan:
     """Return the runs of :func:`compare`.
 
-    Keys given as overrides leave the grid, and so do those that ``config`` sets, unless ``grid``
-    asks for them; ``grid.key`` puts a list of values into it. ``override`` says where overrides
-    come from.
+    Keys given as overrides are removed from the grid, and so are those that ``config`` sets,
+    unless ``grid`` asks for them; ``grid.key`` adds a list of values to it. ``override`` says
+    where overrides come from.
     """
     given, source = read_source(config)
     wanted = dict(overrides or {})
@@ -94,7 +94,7 @@ def comparison_plan(
     if "method" in changes:
         prefix = f"{override}: " if override else ""
         raise ConfigError(
-            f"{prefix}method: a comparison takes its methods by themselves, found method = "
+            f"{prefix}method: a comparison takes its methods as a list, found method = "
             f"{changes['method']!r}. Write them without a key: craft fedavg"
         )
     base = merged(given if config is not None else _problem_for(changes), changes)

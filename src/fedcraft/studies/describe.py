@@ -15,7 +15,7 @@ _MOST = 0.9
 
 
 def describe_split(config: Config) -> dict[str, Any]:
-    """Return how the data of ``config`` lie over its clients."""
+    """Return how the data of ``config`` are distributed over its clients."""
     federation = build_federation(config)
     train = federation.sizes("train")
     counts = federation.label_counts()

@@ -1,4 +1,4 @@
-"""How long and how much memory a plan will take, from a few seconds of measurement."""
+"""Estimates the time and memory of a plan from a few seconds of measurement."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = ["Estimate", "duration", "estimate"]
 
 _PROCESS_MB = 350  # Python with torch and scikit-learn
 _PROCESS_SECONDS = 3.0  # until these are imported
-_RUN_SECONDS = 0.2  # to deal the data out, and to write the tables and a checkpoint
-_MULTIPLY_ADDS = 2e10  # a second, of a Gram product on one core
+_RUN_SECONDS = 0.2  # to divide the data, and to write the tables and a checkpoint
+_MULTIPLY_ADDS = 2e10  # per second, of a Gram product on one core
 _EVALUATION_BATCH = 256
 _REPEATS = 5
 _ENOUGH = 2.0  # seconds after which a measurement is not repeated
@@ -50,11 +50,11 @@ class Estimate:
 
 
 def estimate(configs: Sequence[Config], jobs: int = 1, repeats: int = 0) -> Estimate:
-    """Time a batch of every model and local objective and multiply: right within a factor of two.
+    """Time a batch of every model and local objective and multiply: correct within a factor of two.
 
-    That is for idle cores, one for each run as in a sweep. What is done already counts too; each
-    method will be repeated with ``repeats`` more seeds on each problem. The data are read on the
-    way: if they are not there, it is better to know now.
+    Assumes idle cores, one for each run as in a sweep. Finished runs count too; each method will be
+    repeated with ``repeats`` more seeds on each problem. The data are read, so that missing data
+    are reported now.
     """
     calibration = _Calibration()
     costs = [calibration.cost(config) for config in configs]
@@ -68,7 +68,7 @@ def estimate(configs: Sequence[Config], jobs: int = 1, repeats: int = 0) -> Esti
 
 
 def duration(seconds: float) -> str:
-    """Return a number of seconds as people say it.
+    """Return a number of seconds in a readable unit.
 
     >>> duration(42), duration(600), duration(9000)
     ('42 s', '10 min', '2.5 h')
@@ -108,7 +108,7 @@ class _Calibration:
         return _RUN_SECONDS + config.rounds * (train + aggregate) + evaluate, memory
 
     def federation(self, config: Config) -> Federation:
-        """The federation, dealt out with the default seed: only its sizes matter."""
+        """The federation, split with the default seed: only its sizes matter."""
         known = config.values() | config.given()
         data = Config(**{key: known[key] for key in _DATA_KEYS if key in known})
         key = data.model_dump_json()
@@ -126,7 +126,7 @@ class _Calibration:
 
 
 def _batches(config: Config, federation: Federation) -> float:
-    """How many batches a client has: small ones pay for a whole step too."""
+    """The number of batches of a client: a short one also costs a whole step."""
     return float(np.ceil(federation.sizes() / config.batch_size).mean())
 
 
@@ -149,7 +149,7 @@ def _measure(config: Config, federation: Federation) -> _Speed:
 def _training(
     config: Config, federation: Federation, model: FlatModel, client: Client
 ) -> Callable[[], object]:
-    """The visit to a client that has one batch, as full as they are on average."""
+    """The training of a client with one batch of average size."""
     samples = max(round(float(federation.sizes().mean()) / _batches(config, federation)), 1)
     data = ClientData(federation.tensors(ahead_mb=0), client.train[:samples])
     theta = model.vector.clone()
@@ -171,7 +171,7 @@ def _evaluate(model: FlatModel, inputs: torch.Tensor) -> None:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """The best of a few: the first is slow, and others may use the machine too."""
+    """The best of a few repeats: the first is slow, and the machine may be shared."""
     times: list[float] = []
     while len(times) < _REPEATS and sum(times) < _ENOUGH:
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Which runs a sweep consists of, and the name each of them will always have."""
+"""The runs of a sweep, and the name of each."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _OWN_KEYS = ("grid", "variants")
 
 @dataclass(frozen=True)
 class Plan:
-    """A base configuration, variants laid over it, and a grid: variants x product of the grid.
+    """A base configuration, variants that change it, and a grid: variants x product of the grid.
 
     ``grid`` maps keys (dotted ones too) to lists of values, ``variants`` are sets of keys that
-    change together. ``source`` is named when a value is wrong, unless ``changed`` says that its key
-    comes from elsewhere.
+    change together. Errors name ``source``, unless ``changed`` says that the key comes from
+    elsewhere.
 
     >>> plan = Plan({"rounds": 2}, {"client_lr": [0.1, 0.2], "seed": [1, 2, 3]})
     >>> len(plan.configs())
@@ -47,7 +47,7 @@ class Plan:
     def read(
         cls, path: str | Path, overrides: Mapping[str, Any] | None = None, override: str = ""
     ) -> Plan:
-        """Read a TOML file: a configuration with a ``[grid]`` table and maybe ``[[variants]]``.
+        """Read a TOML file: a configuration with a ``[grid]`` table and optional ``[[variants]]``.
 
         ``overrides`` change every run; with ``grid.key`` they change the grid. ``override`` says
         where they come from.
@@ -105,16 +105,15 @@ class Plan:
 
 
 def replaced(variant: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the variant with those of the changes that it has values of its own for."""
+    """Return the variant with the changes of those keys that it sets."""
     own = {key: value for key, value in changes.items() if key.partition(".")[0] in variant}
     return merged(variant, own)
 
 
 def run_id(config: Config) -> str:
-    """Return the name of a run: the same for the same work, whatever the machine does it with.
+    """Return the name of a run, which depends only on the keys that affect its result.
 
-    Keys that change how a run is done but not what comes out (workers, checkpoints, folders) do
-    not count.
+    Workers, checkpoints and folders do not count.
     """
     counted = {key: value for key, value in config.values().items() if key not in MACHINE_KEYS}
     digest = hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:10]

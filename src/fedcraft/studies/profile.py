@@ -1,4 +1,4 @@
-"""Where the time of a round goes on this machine, with each executor."""
+"""Measures the time of a round by phase on this machine, with each executor."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def bench(config: Config, executors: tuple[str, ...] = EXECUTORS) -> list[dict[s
     """Run ``config`` with each executor, keep nothing, and return seconds per round by phase.
 
     ``evaluate`` is the time of one evaluation of all clients, ``start`` that of everything before
-    the first round. An executor that cannot do this run is left out; if none can, the last one
-    says why.
+    the first round. An executor that cannot do this run is left out; if none can, the error
+    of the last one is raised.
     """
     federation = build_federation(config)
     model = build_model(config, federation.dataset)
@@ -43,7 +43,7 @@ def bench(config: Config, executors: tuple[str, ...] = EXECUTORS) -> list[dict[s
 
 
 class _Clock(engine.Callback):
-    """Collects the seconds that the engine reports of itself."""
+    """Collects the seconds that the engine reports."""
 
     def __init__(self) -> None:
         self._made = time.perf_counter()

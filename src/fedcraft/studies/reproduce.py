@@ -19,7 +19,7 @@ __all__ = ["Reproduction", "from_results", "rerun", "results_folder"]
 
 @dataclass(frozen=True)
 class Reproduction:
-    """One experiment of the paper: our runs, and its numbers where it prints some."""
+    """One experiment of the paper: our runs, and the paper's numbers if there are any."""
 
     preset: Preset
     result: SweepResult
@@ -27,7 +27,7 @@ class Reproduction:
 
     @property
     def title(self) -> str:
-        """What was made, and the warning that belongs to a smaller scale."""
+        """The name of the experiment, with a warning at a smaller scale."""
         if self.scale == "paper":
             return f"{self.preset.name}: {self.preset.about}"
         note = "too few rounds and clients to be compared with the paper"
@@ -47,8 +47,8 @@ class Reproduction:
     def rank_correlation(self) -> float | None:
         """Return how well our order of methods matches the paper's.
 
-        None without its numbers, for methods too few to have an order, and where ours were made in
-        other rounds or at another scale.
+        None without the paper's numbers, with too few methods to rank, and where our runs have
+        another number of rounds or another scale.
         """
         if not (self.preset.published and self.whole):
             return None
@@ -61,7 +61,7 @@ def from_results(
 ) -> Reproduction:
     """Read the stored runs of an experiment; ``methods`` keeps only those."""
     chosen = preset(name)
-    chosen.chosen(methods)  # a name that is not there is told
+    chosen.chosen(methods)  # reports an unknown name
     folder = (Path(results) if results else results_folder()) / name
     if not folder.is_dir():
         raise DataError(
@@ -86,7 +86,7 @@ def rerun(
     jobs: int = 0,
     observer: Observer | None = None,
 ) -> Reproduction:
-    """Do all runs of an experiment; those that are done already in ``out`` are not done again.
+    """Do all runs of an experiment that are not finished in ``out`` yet.
 
     ``overrides`` change every run; ``override`` says where they come from. Where the experiment
     asks for it, the best setting of each method is then repeated.
@@ -100,7 +100,7 @@ def rerun(
 
 
 def results_folder() -> Path:
-    """Return ``results`` here, or that of the repository this package is installed from."""
+    """Return ``results`` here, or in the repository from which this package is installed."""
     here = Path("results")
     repository = Path(fedcraft.__file__).parents[2] / "results"
     return here if here.is_dir() or not repository.is_dir() else repository

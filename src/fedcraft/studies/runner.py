@@ -1,8 +1,8 @@
-"""The runs of a sweep in local processes that end with their parent, or in this process.
+"""Does the runs of a sweep in local processes that end with their parent, or in this process.
 
 A child process with one torch thread reads run directories from its standard input and answers in
-JSON lines on its standard output. When the parent is gone, for whatever reason, the child's input
-ends and the child ends itself; a child that dies takes only its own run with it.
+JSON lines on its standard output. When the parent ends, for whatever reason, the child's input
+ends and the child exits; a child that dies loses only its own run.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class _Worker(threading.Thread):
             self._child.send_signal(signal.SIGINT)
 
     def see_off(self) -> None:
-        """Wait for the child's last checkpoint, but not for ever."""
+        """Wait for the child's last checkpoint, up to a limit."""
         if self._child is None:
             return
         try:
@@ -184,7 +184,7 @@ class _Worker(threading.Thread):
 
     def _living(self) -> subprocess.Popen[str]:
         if self._child is None or self._child.poll() is not None:
-            # Its own session: Ctrl-C in a terminal reaches the parent alone, which then asks.
+            # A separate session: Ctrl-C in a terminal reaches only the parent, which passes it on.
             self._child = subprocess.Popen(
                 [sys.executable, "-m", "fedcraft.studies.child"],
                 stdin=subprocess.PIPE,
@@ -205,5 +205,5 @@ class _Worker(threading.Thread):
 
 
 def _import_paths() -> list[str]:
-    """Return the parent's import path, so that the child finds a user's own model on it."""
+    """Return the parent's import path, so that the child finds custom models on it."""
     return [path for path in sys.path if path]

@@ -1,4 +1,4 @@
-"""TensorBoard and MLflow by one line of the configuration; the tables on disk are always there."""
+"""TensorBoard and MLflow, in addition to the tables on disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["trackers"]
 
 
 def trackers(config: Config, directory: Path) -> tuple[Callback, ...]:
-    """Return the callbacks that ``tracking`` asks for; their files lie in the run directory."""
+    """Return the callbacks that ``tracking`` asks for; their files are in the run directory."""
     if config.tracking == "tensorboard":
         return (_TensorBoard(directory / "tensorboard"),)
     if config.tracking == "mlflow":
@@ -45,7 +45,7 @@ class _TensorBoard(Callback):
         self._writer: Any = None
 
     def on_start(self, info: RunInfo) -> None:
-        # What comes after the checkpoint is purged, as in the tables; from the start, round 0 too.
+        # Entries after the checkpoint are purged, as in the tables; at a new start, round 0 too.
         done = info.first_round
         self._writer = self._make(self._folder, purge_step=done + 1 if done else 0)
 

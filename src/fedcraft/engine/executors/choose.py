@@ -17,7 +17,7 @@ from fedcraft.engine.sampling import draw_clients
 from fedcraft.errors import ConfigError
 from fedcraft.local.fast_sgd.vectorized import group_size, make_group_trainer
 
-# Executors from the rooms above this one, by the path of the function that makes them.
+# Executors from packages above this one, by the path of the function that makes them.
 ADAPTERS: dict[str, str] = {"ray": "fedcraft.cluster:make_ray_executor"}
 
 _REPEATS = 3
@@ -39,14 +39,14 @@ def resolve(settings: Settings, job: Job, workspace: Workspace, remembered: str 
     """Return the executor a run uses.
 
     ``auto`` means processes (serial for one worker), or vectorized if a short calibration shows
-    that to be clearly faster; a resumed run keeps the one it began with. Only the choice between
-    serial and processes is without influence on the bits: name the executor to be sure of them.
+    that to be clearly faster; a resumed run keeps its executor. Only serial and processes give the
+    same bits: name the executor if you need the same bits again.
     """
     if settings.executor == "vectorized" and not _can_group(settings, job):
         raise ConfigError(
             "executor: 'vectorized' takes plain or proximal SGD (client_lr * mu < 1) with "
             "cross-entropy on a sequence of linear layers (on CUDA: on any module without "
-            "buffers), which this run is not; use 'processes'"
+            "buffers), and this run differs; use 'processes'"
         )
     if settings.executor != "auto":
         return settings.executor
@@ -106,7 +106,7 @@ def _faster_in_groups(settings: Settings, job: Job, workspace: Workspace) -> boo
 
 
 def _seconds(work: Callable[[], None]) -> float:
-    """Return the least CPU time of a few repeats: what else runs on the machine hardly matters."""
+    """Return the least CPU time of a few repeats, so that other programs hardly matter."""
     work()
     least = float("inf")
     for _ in range(_REPEATS):

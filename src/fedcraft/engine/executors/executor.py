@@ -1,4 +1,4 @@
-"""The contract of an executor, and the one that works in this process."""
+"""The contract of an executor, and the serial executor."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from fedcraft.errors import ClientError
 
 
 class Executor(Protocol):
-    """Runs every unit of a phase once; where, when and in which order has no influence."""
+    """Runs every unit of a phase once; place, time and order do not affect the result."""
 
     size: int
 
     def run(self, command: Command, units: Sequence[int]) -> None:
-        """Return when all units are done; the first ones should be the longest."""
+        """Run all units and return; the longest should come first."""
 
     def pids(self) -> list[int]:
-        """Return the worker processes beside this one."""
+        """Return the ids of the worker processes."""
 
     def close(self) -> None:
         """End the workers."""

@@ -25,7 +25,7 @@ DataSource = Callable[[Tensors, NDArray[np.int64], int, int], ClientData]
 
 
 def default_data(tensors: Tensors, rows: NDArray[np.int64], client: int, round: int) -> ClientData:
-    """Return a client's data, shuffled by the client's own random stream."""
+    """Return a client's data, shuffled by the client's random stream."""
     return ClientData(tensors, rows)
 
 
@@ -33,8 +33,8 @@ class Command(NamedTuple):
     """One phase of work for all units: what to do, in which round, at which rate.
 
     ``kind`` is "train", "group" (clients trained side by side), "loss", "personal" (evaluation
-    client by client) or "evaluate" (shards of samples). A unit is the slot of a client; of
-    "group", the number of a run of ``group`` entries of ``group_slots``; of "evaluate", the number
+    client by client) or "evaluate" (shards of samples). A unit is the slot of a client; for
+    "group" the number of a block of ``group`` entries of ``group_slots``; for "evaluate" the number
     of a shard.
     """
 
@@ -47,7 +47,7 @@ class Command(NamedTuple):
 
     @property
     def discardable(self) -> bool:
-        """Tell whether the phase may be dropped half-way: not once a round is aggregated."""
+        """Tell whether the phase may be abandoned: not after the aggregation of a round."""
         return self.kind in ("train", "group", "loss")
 
 
@@ -79,7 +79,7 @@ class Job:
         return self.data(self.tensors, self.federation.rows(client), client, round)
 
     def without_samples(self) -> Job:
-        """Return a copy small enough to be sent: workers read indices alone from a federation."""
+        """Return a copy small enough to be sent: workers need only the indices of a federation."""
         federation: Any = copy.copy(self.federation)
         object.__setattr__(federation, "dataset", None)
         empty = replace(self.tensors, inputs=torch.empty(0), labels=torch.empty(0))
@@ -126,24 +126,24 @@ class Workspace:
         self.losses = {s: memory.tensor((n,), torch.float32) for s, n in samples.items()}
         self.correct = {s: memory.tensor((n,), torch.uint8) for s, n in samples.items()}
         self.group_slots = memory.tensor((slots + 1,), torch.int64).numpy()
-        """The slots in the order of their groups; their number stands at the end."""
+        """The slots in the order of their groups; the last entry is their number."""
         self.queue = memory.tensor((units,), torch.int64).numpy()
         self.done = memory.tensor((units,), torch.uint8).numpy()
         counter = memory.take(torch.int64.itemsize)
         self.counter = counter.tensor((1,), torch.int64).numpy()
         self.lock = counter.descriptor
-        """A file descriptor to lock on: the kernel releases it when its holder dies."""
+        """A file descriptor for locks: the kernel releases them when their holder dies."""
         capacity = _STATE_FACTOR * dimension * dtype.itemsize
         self.before: Slots | PrivateSlots = Slots(slots, capacity, memory)
         self.after: Slots | PrivateSlots = Slots(slots, capacity, memory)
         self.buffers = Slots(slots + 1, buffer_bytes, memory)
         self.broadcast_buffers = slots
-        """The slot of ``buffers`` that carries the server's."""
+        """The slot of the server's buffers."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         size = (self.slots, self.dimension, self.dtype, self.samples, self.units)
         return Workspace, (*size, self.buffer_bytes, self._regions.regions)
 
     def keep_states_private(self) -> None:
-        """Exchange states within this process alone, where nothing bounds their size."""
+        """Exchange states within this process only, without a limit on their size."""
         self.before, self.after = PrivateSlots(), PrivateSlots()

@@ -23,7 +23,7 @@ from fedcraft.engine.interrupt import Halt
 from fedcraft.errors import ConfigError, FedcraftError
 
 _START_SECONDS = 120.0
-_POLL_SECONDS = 0.2  # how often a waiting parent looks whether the user wants to stop
+_POLL_SECONDS = 0.2  # how often a waiting parent checks whether the user wants to stop
 _DEATHS_ALLOWED = 3  # in one phase
 
 
@@ -41,7 +41,7 @@ class ProcessExecutor:
     """``size`` workers that take units from a shared counter.
 
     A phase costs one small message to and one from every worker; units are taken under a file
-    lock, tensors stay where they are. A worker that dies is replaced, and its unfinished units are
+    lock, and tensors are not moved. A worker that dies is replaced, and its unfinished units are
     run again once the others have finished, so that no two workers ever see different rounds.
     """
 
@@ -73,7 +73,7 @@ class ProcessExecutor:
             raise
 
     def run(self, command: Command, units: Sequence[int]) -> None:
-        """Let the workers run all units; raise ``ClientError`` if a client's own code fails."""
+        """Let the workers run all units; raise ``ClientError`` if the code of a client fails."""
         missing, deaths, workspace = list(units), 0, self._workspace
         while missing:
             count = len(missing)
@@ -167,7 +167,7 @@ class ProcessExecutor:
             worker.process.join(1)
         raise WorkerError(
             f"a worker process did not start (exit code {worker.process.exitcode}); its output "
-            "says why. Under start methods other than 'fork' a script needs the guard "
+            "explains why. Under start methods other than 'fork' a script needs the guard "
             "if __name__ == '__main__', and the model's class must be importable"
         )
 
@@ -175,7 +175,7 @@ class ProcessExecutor:
 def _start_method(wanted: StartMethod) -> str:
     """Return how to start workers: by fork where that is safe, which takes milliseconds.
 
-    A fork copies one thread of the parent and every lock as it is. If there are other Python
+    A fork copies one thread of the parent and the state of every lock. If there are other Python
     threads, or gRPC is loaded, workers come from a clean server process instead (a second or two).
     """
     available = multiprocessing.get_all_start_methods()
@@ -189,7 +189,7 @@ def _start_method(wanted: StartMethod) -> str:
 
 def _start(process: Any) -> None:
     with warnings.catch_warnings():
-        # Newer Pythons warn of BLAS's idle threads at every fork; workers use none of them.
+        # Newer Pythons warn about BLAS's idle threads at every fork; workers do not use them.
         warnings.filterwarnings(
             "ignore", message=".*multi-threaded.*fork", category=DeprecationWarning
         )

@@ -1,7 +1,7 @@
-"""Memory that several processes see: flat tensors, and slots that carry small dicts of tensors.
+"""Memory shared by several processes: flat tensors, and slots for small dicts of tensors.
 
 The memory is that of an unnamed file (``memfd``), not of ``/dev/shm``, which containers limit to
-64 MB and answer with a bus error. Pages that nobody touches cost nothing.
+64 MB, beyond which a process dies of a bus error. Untouched pages cost nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedcraft.errors import StateError
 
-_ALIGNMENT = 64  # torch's own: the bits of a matrix product can depend on it
+_ALIGNMENT = 64  # as in torch: the bits of a matrix product can depend on it
 _HEADER = 32768
 
 
@@ -86,7 +86,7 @@ class Regions:
 
 
 class Slots:
-    """``count`` places that each carry one dict of tensors (a client's state), or None.
+    """``count`` places that each hold one dict of tensors (a client's state), or None.
 
     A slot is a length, a JSON description and the tensors' bytes. ``capacity`` bounds the bytes of
     one slot; it is address space, so it may be generous.
@@ -128,13 +128,13 @@ class Slots:
     def _check(self, tensors: int, header: int, end: int) -> None:
         if header > _HEADER - 8:
             raise StateError(
-                f"a client's state of {tensors} tensors has too many parts to go between "
+                f"a client's state of {tensors} tensors has too many parts to be sent between "
                 "processes; use executor='serial' for this method, or keep fewer, larger tensors"
             )
         if end > self.capacity:
             raise StateError(
-                f"a client's state of {end} bytes does not fit into the {self.capacity} that go "
-                "between processes; use executor='serial' for this method"
+                f"a client's state of {end} bytes exceeds the {self.capacity} that can be "
+                "sent between processes; use executor='serial' for this method"
             )
 
     def _write_header(self, start: int, header: bytes) -> None:
@@ -143,7 +143,7 @@ class Slots:
 
 
 class PrivateSlots:
-    """Slots of one process, for states of any size; the tensors lie in memory as in shared ones."""
+    """Slots of one process, for states of any size; tensors are aligned as in shared ones."""
 
     def __init__(self) -> None:
         self._contents: dict[int, dict[str, Tensor]] = {}

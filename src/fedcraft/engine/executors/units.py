@@ -20,18 +20,18 @@ from fedcraft.local.fast_sgd.vectorized import GroupTrainer, make_group_trainer
 
 
 class UnitFailure(NamedTuple):
-    """The client whose own code failed, if it is known, and the message with its traceback."""
+    """The client whose code failed, if it is known, and the message with its traceback."""
 
     client: int | None
     text: str
 
 
 class UnitRunner:
-    """Runs units with one model, reset in place for each; reads and writes the workspace alone."""
+    """Runs units with one model, reset in place for each; reads and writes only the workspace."""
 
     def __init__(self, job: Job, workspace: Workspace) -> None:
         self.job, self.workspace = job, workspace
-        # Later only the root is asked for its mode: no part may start in another one.
+        # Later only the mode of the root is checked, so all parts must start in the same mode.
         self.model = scratch_model(copy.deepcopy(job.module).train())
         self._group: GroupTrainer | None = None
         self._shards: dict[tuple[str, ...], list[Shard]] = {}
@@ -44,7 +44,7 @@ class UnitRunner:
         }
 
     def run(self, command: Command, unit: int) -> None:
-        """Run one unit; raise ``ClientError`` with the traceback if the client's own code fails."""
+        """Run one unit; raise ``ClientError`` with the traceback if the client's code fails."""
         try:
             self._actions[command.kind](command, unit)
         except Exception as error:
@@ -132,7 +132,7 @@ class UnitRunner:
             correct[span] = outputs.argmax(1) == labels
 
     def shard(self, command: Command, unit: int) -> Shard:
-        """Return the shard that a unit of an evaluation is."""
+        """Return the shard of a unit of an evaluation."""
         if command.splits not in self._shards:
             self._shards[command.splits] = self.job.shards(command.splits)
         return self._shards[command.splits][unit]

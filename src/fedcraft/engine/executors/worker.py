@@ -23,7 +23,7 @@ READY = "ready"
 
 
 class SharedJob:
-    """A job for a process that was not forked: its samples lie in shared memory, in one copy.
+    """A job for a process that was not forked: its samples are in shared memory, in one copy.
 
     The rest is pickled: indices, the module, the objective.
     """
@@ -54,7 +54,7 @@ def worker_main(
     """Serve until the other end of ``connection`` is closed, then end the process.
 
     ``inherited`` are connections of other workers that a fork copies and must close: while one
-    copy is open, nobody learns that its owner died.
+    copy is open, the death of its owner goes unnoticed.
     """
     for other in inherited:
         other.close()
@@ -71,7 +71,7 @@ def worker_main(
         traceback.print_exc()
         code = 1
     finally:
-        # Not sys.exit: the buffers that the parent had at the fork are not ours to flush.
+        # Not sys.exit, which would flush the buffers that the parent had at the fork.
         os._exit(code)
 
 
@@ -90,7 +90,7 @@ def _run_units(
         try:
             runner.run(command, int(workspace.queue[place]))
         except ClientError as error:
-            workspace.counter[0] = units  # the phase has failed: no other unit need begin
+            workspace.counter[0] = units  # the phase has failed: no other unit needs to start
             return UnitFailure(error.client, str(error))
         workspace.done[place] = 1
     return None
@@ -99,8 +99,8 @@ def _run_units(
 def _take(workspace: Workspace, units: int) -> int | None:
     """Take the next unit under a lock that is released when its holder dies.
 
-    A worker killed in here may leave its unit untaken or lost; the parent asks for whatever is
-    not done once all others have finished, so either is harmless.
+    A worker killed in here may leave its unit untaken or lost; both are harmless, because the
+    parent repeats every unit that is not done once all others have finished.
     """
     fcntl.lockf(workspace.lock, fcntl.LOCK_EX)
     try:

@@ -1,4 +1,4 @@
-"""The paper's experiments and some more, by name, from the TOML files beside this one.
+"""The paper's experiments and some more, by name, from the TOML files in this folder.
 
 The scale ``paper`` is the protocol of Appendix C; ``small`` keeps the data and shortens rounds,
 clients and grid; ``tiny`` is a smoke test of the whole path. The smaller scales do not predict the
@@ -42,7 +42,7 @@ ROUNDS: int = _PROTOCOL["common"]["rounds"]
 class Preset:
     """One table or figure: a problem and what is trained on it.
 
-    ``published`` names the table in :mod:`fedcraft.studies.published` to set beside ours. The
+    ``published`` names the table in :mod:`fedcraft.studies.published` to compare with ours. The
     best setting of every method is run again with the seeds of ``repeats``. ``small`` changes the
     model's usual small scale.
     """
@@ -58,7 +58,7 @@ class Preset:
 
     @property
     def names(self) -> list[str]:
-        """The methods, or the labels that stand for them, in the order of the table."""
+        """The methods, or their labels, in the order of the table."""
         return list(dict.fromkeys(map(_name, self.variants)))
 
     @property
@@ -93,7 +93,7 @@ class Preset:
         return Plan(merged(self.base, shrunk), grid, variants, f"preset {self.name}", where)
 
     def repeats_of(self, plan: Plan) -> list[int]:
-        """Return the seeds to repeat the best settings with that the plan does not have itself."""
+        """Return the seeds for repeating the best settings, without those of the plan."""
         planned = {config.seed for config in plan.configs()}
         return [seed for seed in self.repeats if seed not in planned]
 
@@ -131,7 +131,7 @@ def presets() -> dict[str, Preset]:
 
 
 def preset(name: str) -> Preset:
-    """Return one preset, or say which there are."""
+    """Return one preset; an error lists the known ones."""
     known = presets()
     if name not in known:
         raise ConfigError(
@@ -150,7 +150,7 @@ def _preset(
 
 
 def _at_rates(run: Keys) -> Iterator[Keys]:
-    """Yield the run once for each pair of its rates; as it is if it has none."""
+    """Yield the run once for each pair of its rates; unchanged if it has none."""
     keys = {key: value for key, value in run.items() if key != "rates"}
     for pair in run.get("rates", [()]):
         yield keys | dict(zip(_RATES, pair, strict=bool(pair)))
