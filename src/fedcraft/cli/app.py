@@ -10,8 +10,6 @@ from fedcraft import __version__
 from fedcraft.cli import configure, data, reproduce, run, show, study
 from fedcraft.cli.console import Group
 
-__all__ = ["app"]
-
 app = typer.Typer(
     name="fedcraft",
     cls=Group,

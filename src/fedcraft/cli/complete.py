@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-__all__ = ["complete_experiment", "complete_method", "complete_override"]
-
 
 def complete_override(incomplete: str) -> Iterator[str]:
     """Offer ``key=`` for every key, and values for the keys that have names."""

@@ -8,8 +8,6 @@ import typer
 
 from fedcraft.cli.console import print_json
 
-__all__ = ["app"]
-
 app = typer.Typer(help="What a configuration may hold.", no_args_is_help=True)
 
 

@@ -23,8 +23,6 @@ from fedcraft.errors import (
     NonFiniteError,
 )
 
-__all__ = ["Code", "Group", "Json", "Quiet", "error_console", "out_console", "print_json"]
-
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 

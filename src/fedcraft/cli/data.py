@@ -11,8 +11,6 @@ from fedcraft.cli.complete import complete_override
 from fedcraft.cli.console import Json, out_console, print_json
 from fedcraft.cli.tables import plain_table
 
-__all__ = ["app"]
-
 app = typer.Typer(help="Data sets: list, get, show.", no_args_is_help=True)
 
 

@@ -169,7 +169,7 @@ class Federation:
                 f"{dataset.fingerprint[:12]}; load the same data"
             )
         wanted = [f"{split}_{half}" for split in SPLITS for half in ("indices", "pointers")]
-        if sorted(arrays) != sorted(wanted):
+        if arrays.keys() != set(wanted):
             raise DataError(f"{path} must hold the arrays {wanted}, but it holds {sorted(arrays)}")
         train, test, validation = (
             Ragged(arrays[f"{split}_indices"], arrays[f"{split}_pointers"]) for split in SPLITS

@@ -32,13 +32,9 @@ class Schema:
         return [self.image, self.label, *([self.owner] if self.owner else [])]
 
 
-def _schemas() -> dict[str, Schema]:
-    text = Path(__file__).with_name("images.toml").read_text(encoding="utf-8")
-    return {name: Schema(name, **_frozen(values)) for name, values in tomllib.loads(text).items()}
-
-
 def _frozen(values: dict[str, Any]) -> dict[str, Any]:
     return {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
 
 
-SCHEMAS = _schemas()
+_TABLE = tomllib.loads(Path(__file__).with_name("images.toml").read_text(encoding="utf-8"))
+SCHEMAS = {name: Schema(name, **_frozen(row)) for name, row in _TABLE.items()}

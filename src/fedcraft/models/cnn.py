@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from fedcraft.errors import InputError
+from fedcraft.models.resnet import image_shape
 
 
 def cnn(*, input_shape: Sequence[int], classes: int) -> nn.Sequential:
@@ -16,7 +17,7 @@ def cnn(*, input_shape: Sequence[int], classes: int) -> nn.Sequential:
     inputs and 10 classes: 797,962 parameters. Dropout draws from torch's global generator: train
     inside :func:`fedcraft.models.seeded`.
     """
-    channels, *sides = _image(input_shape)
+    channels, *sides = image_shape(input_shape)
     height, width = (_after_convolutions(side) for side in sides)
     if min(height, width) < 1:
         raise InputError(f"cnn needs images of at least 16 x 16, but input_shape is {input_shape}")
@@ -36,12 +37,6 @@ def cnn(*, input_shape: Sequence[int], classes: int) -> nn.Sequential:
         nn.ReLU(),
         nn.Linear(192, classes),
     )
-
-
-def _image(shape: Sequence[int]) -> Sequence[int]:
-    if len(shape) != 3:
-        raise InputError(f"input_shape must be (channels, height, width), but it is {tuple(shape)}")
-    return shape
 
 
 def _after_convolutions(side: int) -> int:

@@ -32,14 +32,10 @@ class FlatModel:
         self.parameters = [parameter for _, parameter in named]
         start = 0
         for parameter in self.parameters:
-            stop = start + parameter.numel()
-            self._bind(parameter, start, stop)
-            start = stop
-
-    def _bind(self, parameter: nn.Parameter, start: int, stop: int) -> None:
-        place = self.vector[start:stop].view(parameter.shape)
-        place.copy_(parameter.detach())
-        parameter.data = place
+            place = self.vector[start : start + parameter.numel()].view(parameter.shape)
+            place.copy_(parameter.detach())
+            parameter.data = place
+            start += parameter.numel()
 
     def __call__(self, inputs: Tensor) -> Any:
         return self.module(inputs)

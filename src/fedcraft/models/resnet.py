@@ -66,16 +66,19 @@ def resnet(*, input_shape: Sequence[int], classes: int, depth: int) -> ResNet:
 
     For 3 channels and 10 classes: 269,722 parameters at depth 20, 853,018 at 56, 1,727,962 at 110.
     """
-    if len(input_shape) != 3:
-        raise InputError(
-            f"input_shape must be (channels, height, width), but it is {tuple(input_shape)}"
-        )
     if depth < 8 or depth % 6 != 2:
         raise InputError(f"depth must be 6 n + 2 with n >= 1 (20, 56, 110), but it is {depth}")
-    return ResNet(input_shape[0], classes, (depth - 2) // 6)
+    return ResNet(image_shape(input_shape)[0], classes, (depth - 2) // 6)
 
 
 resnet20, resnet56, resnet110 = (partial(resnet, depth=depth) for depth in (20, 56, 110))
+
+
+def image_shape(shape: Sequence[int]) -> Sequence[int]:
+    """Return the shape of one input, which must be an image's."""
+    if len(shape) != 3:
+        raise InputError(f"input_shape must be (channels, height, width), but it is {tuple(shape)}")
+    return shape
 
 
 def _stage(fan_in: int, fan_out: int, blocks: int, stride: int) -> nn.Sequential:

@@ -11,8 +11,6 @@ from torch import Tensor
 from fedcraft.errors import InputError
 from fedcraft.updates.reading import numbers
 
-__all__ = ["BufferPolicy", "merge_buffers"]
-
 BufferPolicy = Literal["mean", "keep"]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -14,8 +14,6 @@ from torch import Tensor, nn
 
 from fedcraft.errors import InputError, require
 from fedcraft.updates.reading import whole_number
-
-__all__ = ["Grouping", "Layer", "Layout", "TensorSlot"]
 
 Grouping = Literal["layer", "tensor", "whole"]
 _GROUPINGS = ("layer", "tensor", "whole")
@@ -130,7 +128,8 @@ class Layout:
         the convolution registered before it in the same block. ``"tensor"`` makes every parameter
         a separate layer, ``"whole"`` the model a single one. Buffers are left out.
         """
-        named = {n: p for n, p in module.named_parameters() if _is_geometry(p)}
+        trained = ((n, p) for n, p in module.named_parameters() if p.requires_grad)
+        named = {name: p for name, p in trained if p.is_floating_point()}
         owners = _owners(module)
         return cls.from_tensors(
             {name: tuple(p.shape) for name, p in named.items()},
@@ -150,15 +149,17 @@ class Layout:
             raise InputError(f"group: expected one of {_GROUPINGS}, found {group!r}")
         if not shapes:
             raise InputError("no trainable float tensor found: there is nothing to lay out")
-        slots = tuple(_slots(shapes))
+        slots: list[TensorSlot] = []
         layers: list[Layer] = []
-        for slot in slots:
+        for name, shape in shapes.items():
+            slots.append(TensorSlot(name, tuple(shape), slots[-1].stop if slots else 0))
+            slot = slots[-1]
             owner = _layer_name(slot.name, group, owners)
             if layers and layers[-1].name == owner:
                 layers[-1] = Layer(owner, layers[-1].start, slot.stop)
             else:
                 layers.append(Layer(owner, slot.start, slot.stop))
-        return cls(tuple(layers), slots)
+        return cls(tuple(layers), tuple(slots))
 
     def flatten(self, state: Mapping[str, Tensor]) -> Tensor:
         """Concatenate a state dict's geometry into one vector; other entries are ignored."""
@@ -197,18 +198,6 @@ def _bounds(given: slice | Sequence[int], dimension: int | None) -> tuple[int, i
         require(np.shape(given) == (2,), "layers", "slices or (start, stop) pairs", given)
         start, stop = given
     return whole_number("layers", start), whole_number("layers", stop)
-
-
-def _is_geometry(parameter: Tensor) -> bool:
-    return parameter.requires_grad and parameter.is_floating_point()
-
-
-def _slots(shapes: Mapping[str, Sequence[int]]) -> Iterator[TensorSlot]:
-    start = 0
-    for name, shape in shapes.items():
-        slot = TensorSlot(name, tuple(int(s) for s in shape), start)
-        start = slot.stop
-        yield slot
 
 
 def _layer_name(name: str, group: Grouping, owners: Mapping[str, str] | None) -> str:

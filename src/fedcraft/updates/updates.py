@@ -15,8 +15,6 @@ from fedcraft.errors import InputError
 from fedcraft.updates.layout import Grouping, Layout
 from fedcraft.updates.reading import float_tensor, numbers
 
-__all__ = ["ClientId", "Updates"]
-
 ClientId = int | str
 
 
