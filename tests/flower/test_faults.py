@@ -111,7 +111,7 @@ def test_the_silent_and_the_killed_are_missed_and_come_back(story: Story) -> Non
 
 
 def test_the_server_was_killed_and_went_on(story: Story) -> None:
-    assert re.search("Going on after round [23] of 4", story.logs["again"])
+    assert re.search("Continuing after round [23] of 4", story.logs["again"])
 
 
 def test_strangers_are_refused(story: Story) -> None:

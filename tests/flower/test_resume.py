@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, Message
 from grids import InProcessGrid
 
 from fedcraft.errors import StateError
-from fedcraft.report.runs import load_runs
+from fedcraft.report import load_runs
 from fedcraft.studies.run import run
 
 ROUNDS = 5
@@ -160,9 +160,9 @@ def _content(path: Path) -> dict[str, bytes]:
         (_finished, {"client_lr": 0.3}, "holds a run with client_lr ="),
         (_without_checkpoints(_finished), {"client_lr": 0.3}, "holds a run with client_lr ="),
         (_without_checkpoints(_finished), {}, "a finished run without its checkpoints"),
-        (_simulated, {}, "something else than a federation's run"),
-        (_without_checkpoints(_simulated), {}, "something else than a federation's run"),
-        (_project, {}, "something else than a federation's run"),
+        (_simulated, {}, "not by a federation;"),
+        (_without_checkpoints(_simulated), {}, "not by a federation;"),
+        (_project, {}, "not by a federation;"),
     ],
 )
 def test_what_is_not_this_run_is_left_as_it_is(

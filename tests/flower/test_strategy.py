@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fedcraft.errors import InputError, StateError
 from fedcraft.flower import Strategy
 from fedcraft.methods import methods
-from fedcraft.report.runs import load_runs
+from fedcraft.report import load_runs
 
 
 @pytest.mark.parametrize("name", [row.name for row in methods()])
@@ -192,7 +192,7 @@ def test_frozen_parameters_are_no_geometry_and_stay() -> None:
 
 
 def test_aggregating_before_anything_was_sent_is_an_error() -> None:
-    with pytest.raises(InputError, match="configure_train has to come before"):
+    with pytest.raises(InputError, match="call configure_train before"):
         small.strategy().aggregate_train(1, [])
 
 
@@ -226,7 +226,7 @@ def test_a_run_dir_that_a_wrapping_strategy_would_ignore_is_refused(tmp_path: Pa
     inner = small.strategy("fedavg", run_dir=tmp_path)
     wrapped = DifferentialPrivacyServerSideFixedClipping(inner, 0.0, 1.0, small.CLIENTS)
     grid = InProcessGrid(small.app("fedavg"), small.CLIENTS)
-    with pytest.raises(InputError, match="run_dir: only this strategy's own start writes"):
+    with pytest.raises(InputError, match=r"run_dir: only start\(\) of this strategy writes"):
         wrapped.start(grid, small.arrays(), 1)
 
 

@@ -1,4 +1,4 @@
-"""The command line. It reads words, calls the rooms below and prints; it decides nothing."""
+"""The command line: it reads words, calls the other packages and prints."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the command line."""
-    # A user's own model is named by import path, and people expect the folder they stand in to be
-    # on that path, as it is for `python -m`.
+    # Custom models are named by import path, and users expect the current folder to be on that
+    # path, as it is for `python -m`.
     sys.path.append(os.getcwd())
     # Two torch threads per process on busy cores cost a factor of ten and more.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -24,7 +24,7 @@ def main() -> None:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    """In one line: where in the source a warning comes from is of no use here."""
+    """Return one line, without the source line of the warning, which does not help users."""
     from fedcraft.cli.console import error_console
 
     error_console().print(f"warning: {message}", style="yellow")

@@ -1,4 +1,4 @@
-"""The commands and how they are grouped."""
+"""The commands and their groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shell completion of overrides: keys, and the names a key may take."""
+"""Shell completion of overrides: keys, and the names that a key may take."""
 
 from __future__ import annotations
 

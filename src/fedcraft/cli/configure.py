@@ -8,12 +8,12 @@ import typer
 
 from fedcraft.cli.console import print_json
 
-app = typer.Typer(help="What a configuration may hold.", no_args_is_help=True)
+app = typer.Typer(help="The keys of a configuration.", no_args_is_help=True)
 
 
 @app.command()
 def default() -> None:
-    """Print every key with its default and what it means, as TOML.
+    """Print every key with its default and its meaning, as TOML.
 
     Example: `fedcraft config default > mine.toml`
     """

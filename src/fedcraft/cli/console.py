@@ -1,4 +1,4 @@
-"""What commands share: the console, exit codes, and how an error looks."""
+"""Shared by the commands: the console, exit codes, and the form of errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 class Code(IntEnum):
-    """What a script can rely on."""
+    """The exit codes that scripts may rely on."""
 
     OK = 0
     FAILED = 1
@@ -36,7 +36,7 @@ class Code(IntEnum):
     INTERRUPTED = 130
 
 
-# Text is text: labels and paths may hold brackets and colons.
+# No markup: labels and paths may contain brackets and colons.
 _PLAIN: dict[str, Any] = {"highlight": False, "soft_wrap": True, "markup": False, "emoji": False}
 _CANNOT_START = (ConfigError, InputError, DataError, MissingExtraError)
 
@@ -68,12 +68,12 @@ def out_console(*, quiet: bool = False) -> Console:
 
 
 def error_console(*, quiet: bool = False) -> Console:
-    """The console of everything that is no result: progress, notes, errors."""
+    """The console of everything that is not a result: progress, notes, errors."""
     return notes(quiet=quiet, **_PLAIN)
 
 
 def print_json(content: Any) -> None:
-    """Print JSON on standard output; numbers that are none become null."""
+    """Print JSON on standard output; NaN and Inf become null."""
     sys.stdout.write(json.dumps(_plain(content), indent=2, default=str) + "\n")
 
 

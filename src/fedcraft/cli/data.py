@@ -1,4 +1,4 @@
-"""``fedcraft data``: which data sets there are, fetching one, and how it is dealt out."""
+"""``fedcraft data``: list data sets, fetch one, show how it is divided."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def show(
         list[str] | None,
         typer.Argument(
             metavar="[DATASET] [KEY=VALUE]...",
-            help="A data set and how to deal it out.",
+            help="A data set and how to divide it.",
             autocompletion=complete_override,
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show how a data set is dealt out over clients: sizes, labels per client, the split's hash.
+    """Show how a data set is divided among clients: sizes, labels per client, the split's hash.
 
     Example: `fedcraft data show cifar10 clients=1000 alpha=0.1`
     """

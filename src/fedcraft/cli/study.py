@@ -47,10 +47,10 @@ def compare(
 ) -> None:
     """Compare methods on one problem, each at its best rates from the same small grid.
 
-    The rates are chosen on the clients' validation parts, or on their test parts if the problem
-    has no validation_fraction; the table is made on their test parts, over the seed of the grid
-    and two more (--repeats). Rates that are given, here or in the TOML file, leave the grid.
-    Without a word: four methods on scikit-learn's digits over 50 clients, in about a minute.
+    The rates are chosen on the clients' validation parts, or on their test parts if the problem has
+    no validation_fraction; the table is made on their test parts, over the seed of the grid and two
+    more (--repeats). Rates that are given, here or in the TOML file, are not searched. Without
+    arguments: four methods on scikit-learn's digits over 50 clients, in about a minute.
 
     Examples:
 
@@ -106,10 +106,10 @@ def sweep(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run every point of a grid, several at once, and tell the best of each method.
+    """Run every point of a grid, several at once, and report the best of each method.
 
-    Finished runs are skipped and interrupted ones resumed, so the same command brings a sweep to
-    its end whatever happened to it. A grid may hold any key, seeds included:
+    Finished runs are skipped and interrupted ones resumed, so the same command finishes a sweep
+    after any interruption. A grid may contain any key, also seeds:
 
     * `[grid]`
     * `method = ["craft", "fedavg"]`
@@ -135,7 +135,7 @@ def sweep(
 
 
 def _sweeper(ray: str | None) -> Callable[..., SweepResult]:
-    """Return what does a sweep: processes here, or a cluster."""
+    """Return the runner of a sweep: local processes, or a cluster."""
     if ray is None:
         from fedcraft.studies.sweep import sweep as locally
 

@@ -1,4 +1,4 @@
-"""The executor ``ray``: clients of a cohort spread over a cluster, the same bits as ``serial``."""
+"""The executor ``ray``: trains clients on a cluster, with the same bits as ``serial``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedcraft.engine.executors.processes import WorkerError
 from fedcraft.engine.executors.units import UnitFailure
 from fedcraft.engine.interrupt import Halt
 
-_POLL_SECONDS = 0.2  # how often the waiting server looks whether the user wants to stop
+_POLL_SECONDS = 0.2  # how often the waiting server checks whether the user wants to stop
 _MOST_UNITS = 8  # in one task: a task costs Ray about a millisecond, a small client less
 _TASK_BYTES = 8 * 2**20  # of updates in one task, or a single larger one
 _UNDER_WAY_BYTES = 512 * 2**20  # of updates that more than one task per worker may have
@@ -44,7 +44,7 @@ class RayExecutor:
 
     Samples go to every node once, the broadcast model once per phase; the workers of a node read
     the same memory. Updates come back as they are finished and go straight into their rows of the
-    server's matrix; beside one update per worker, at most 512 MB of them are under way. Units run
+    server's matrix; besides one update per worker, at most 512 MB of them are in transit. Units run
     in any order on any node, and again elsewhere if their worker or its node is lost; the result
     depends on none of this.
     """
@@ -73,7 +73,7 @@ class RayExecutor:
         return max(1, len(self._pool.workers))
 
     def run(self, command: Command, units: Sequence[int]) -> None:
-        """Let the workers run all units; raise ``ClientError`` if a client's own code fails."""
+        """Let the workers run all units; raise ``ClientError`` if the code of a client fails."""
         evaluates = command.kind == "evaluate"
         places = self._job.shards(command.splits) if evaluates else range(self._workspace.slots)
         phase = _Phase(command, deque(units), self._put_model(), places)
@@ -98,7 +98,7 @@ class RayExecutor:
         self._connection.close()
 
     def _put_model(self) -> tuple[Any, Any]:
-        """Put the broadcast model, and once the initial one, where every node can fetch it."""
+        """Put the broadcast model, and once the initial one, into the cluster's object store."""
         if self._initial is None:  # not before the first phase: a resumed run brings its own
             self._initial = self._ray.put(serialization.pack(self._workspace.initial))
         return self._ray.put(serialization.pack_broadcast(self._workspace)), self._initial
@@ -107,7 +107,7 @@ class RayExecutor:
         workers = self._pool.workers
         for queued in range(self._queue):
             for worker in workers:
-                # Near the end, another worker might finish a unit sooner than this queue would.
+                # Near the end, another worker might finish a unit sooner than this queue.
                 if phase.load(worker) == queued and len(phase.waiting) > queued * len(workers):
                     units = phase.take(self._slots, len(workers))
                     inputs = [

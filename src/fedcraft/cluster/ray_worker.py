@@ -22,7 +22,7 @@ from fedcraft.errors import ClientError
 class RayWorker:
     """A Ray actor that runs units with the same runner as every other executor.
 
-    It keeps nothing between two tasks but the job, so that any worker can repeat any unit.
+    It keeps only the job between two tasks, so that any worker can repeat any unit.
     """
 
     def prepare(self, packed: PackedJob) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""fedcraft on Flower: every method as a strategy, and a client app to go with it.
+"""fedcraft on Flower: every method as a strategy, and a matching client app.
 
 >>> from fedcraft.flower import Strategy
 >>> Strategy("craft", fraction_train=0.5).method.title

@@ -1,7 +1,7 @@
 """The states that a client keeps between rounds, in Flower's context or in a directory.
 
 A reply may not count: it arrives late, or the server dies and resumes from an earlier round. So a
-state is kept under the round that made it, the server names the client's last reply that counted,
+state is stored with the round that made it, the server names the client's last reply that counted,
 and the client continues from there. A state is dropped as soon as neither the run nor a checkpoint
 of it needs it.
 """

@@ -102,7 +102,7 @@ class ClientRequest:
     def _arrays(self, theta: Tensor, row: Tensor, result: LocalResult) -> tuple[str, ArrayRecord]:
         trained = result.buffers or {}
         own = {name: trained[name] for name in self.wire.buffers}
-        # A row does not carry names, so both sides must agree on the order of its coordinates.
+        # A row has no names, so both sides must agree on the order of its coordinates.
         same_order = self.config.get(keys.LAYOUT, self.wire.digest) == self.wire.digest
         if self.config.get(keys.REPLY) == keys.UPDATE and same_order:
             return keys.UPDATE, self.wire.pack_update(row, own)
@@ -150,7 +150,7 @@ class ClientRequest:
         self.model.module.eval()
 
     def _buffers(self) -> dict[str, Tensor] | None:
-        """Return the broadcast's buffers, and the model's own where they do not travel."""
+        """Return the broadcast's buffers, or those of the model where the broadcast has none."""
         own = dict(self.model.module.named_buffers())
         sent = self.wire.read_buffers(self.broadcast, [n for n in own if n in self.broadcast])
         return own | sent if sent else None

@@ -1,1 +1,1 @@
-"""What travels between a server and its clients: the names of records, and models as arrays."""
+"""The messages between server and clients: names of records, and models as arrays."""

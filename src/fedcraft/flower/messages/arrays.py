@@ -35,7 +35,7 @@ def open_array(array: Array) -> NDArray[Any]:
     data = array.data
     try:
         if not data.startswith(_MAGIC):
-            raise ValueError("expected NumPy's own format, version 1.0, as np.save writes it")
+            raise ValueError("expected NumPy's format, version 1.0, as np.save writes it")
         start = len(_MAGIC) + 2 + int.from_bytes(data[len(_MAGIC) : len(_MAGIC) + 2], "little")
         shape, fortran, dtype = _header(data[:start])
         if dtype.hasobject:
@@ -58,7 +58,7 @@ def copy_tensors(record: Mapping[str, Array]) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class WireFormat:
-    """Which of a model's named arrays are trainable, and where they lie in the flat vector.
+    """Which of a model's named arrays are trainable, and their places in the flat vector.
 
     ``buffers`` are the other float arrays, which follow the buffer policy, and ``aliases`` the
     further names of tied parameters. The server keeps its own copy of every other array (counters,
@@ -109,7 +109,7 @@ class WireFormat:
 
     @property
     def exact(self) -> bool:
-        """Tell whether a model travels with all digits of the server's vector."""
+        """Tell whether a model is sent with all digits of the server's vector."""
         ours = str(self.dtype).removeprefix("torch.")
         return all(self.dtypes[slot.name] == ours for slot in self.layout.tensors)
 
@@ -126,7 +126,7 @@ class WireFormat:
 
     @property
     def kept(self) -> set[str]:
-        """The arrays that stay as the server has them: neither trainable nor buffers."""
+        """The arrays that never change: neither trainable nor buffers."""
         trained = {slot.name for slot in self.layout.tensors}
         return self.shapes.keys() - trained - {*self.buffers, *self.aliases}
 
@@ -204,7 +204,7 @@ def _check_layout(
     layout: Layout, shapes: Mapping[str, tuple[int, ...]], floats: Collection[str]
 ) -> None:
     if not layout.tensors:
-        raise InputError("layout: it has no tensor names; make it with Layout.from_module")
+        raise InputError("layout: expected tensor names, found none; use Layout.from_module")
     for slot in layout.tensors:
         if slot.name not in floats:
             raise InputError(f"initial_arrays: no float array is called {slot.name!r}")

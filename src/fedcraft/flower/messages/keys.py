@@ -1,4 +1,4 @@
-"""The names under which records, settings and metrics travel between a server and its clients."""
+"""The names of records, settings and metrics in the messages between server and clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ARRAYS: Final = "arrays"
 CONFIG: Final = "config"
 METRICS: Final = "metrics"
 INITIAL: Final = "initial-arrays"  # theta_0, for the personal model of a client that joins late
-UPDATE: Final = "update"  # a reply that carries g_i = theta_t - theta_i instead of theta_i
+UPDATE: Final = "update"  # a reply with g_i = theta_t - theta_i instead of theta_i
 ROW: Final = "row"  # the array in it: all coordinates in the layout's order
 
 # Settings that the server sends.

@@ -1,1 +1,1 @@
-"""The server side: the strategy, its rounds, and what it does with every reply."""
+"""The server side: the strategy, its rounds, and the treatment of replies."""

@@ -39,7 +39,7 @@ _BOUNDS = {
 def evaluation_reply(
     node: int, client: ClientId, reply: Message, weight_key: str | None
 ) -> AcceptedReply:
-    """Return the reply to an evaluation; its accuracies and losses must be possible ones."""
+    """Return the reply to an evaluation; accuracies and losses out of range are refused."""
     record, metrics = read_metrics(reply.content)
     for name, value in metrics.items():
         bounds = _BOUNDS.get(_ALIASES.get(name, name))
@@ -58,9 +58,9 @@ def sent_metrics(replies: Sequence[AcceptedReply], key: str) -> list[RecordDict]
 
 
 def common_metrics(replies: Sequence[AcceptedReply], key: str) -> list[RecordDict]:
-    """Return the metrics that all replies report alike, with the weight under ``key``.
+    """Return the metrics that all replies report, with the weight under ``key``.
 
-    Flower's own averages need the same metrics from every client.
+    Flower's averages need the same metrics from every client.
     """
     kinds = [{name: _kind(v) for name, v in reply.metrics.items()} for reply in replies]
     alike = [name for name, kind in kinds[0].items() if all(k.get(name) == kind for k in kinds)]
@@ -121,7 +121,7 @@ def _by_split(reply: AcceptedReply) -> dict[str, Metrics]:
 
 
 def _score(metrics: Metrics) -> list[float]:
-    """Return loss, accuracy and size of one split; nothing unless all three are there."""
+    """Return loss, accuracy and size of one split; nothing unless all three are reported."""
     row = metrics.get(keys.TEST_LOSS), metrics.get(keys.ACCURACY), _samples(metrics)
     numbers = [float(number) for number in row if isinstance(number, (int, float))]
     return numbers if len(numbers) == len(row) else []

@@ -1,7 +1,7 @@
-"""Which client is behind which node.
+"""Maps nodes to clients.
 
 Flower's node ids are random and, without SuperNode authentication, new after every restart. The
-client's own number, which it sends with its replies, lasts.
+number that a client sends with its replies stays the same.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class KnownClients:
     """The clients seen so far, by node. A node that names no client is a client itself.
 
     ``by_node`` may come from before a restart: such an entry holds until its node names another
-    client or another node names its client. ``online`` are the nodes online at the last look.
+    client or another node names its client. ``online`` are the nodes that were online last time.
     ``named`` says whether any node has named a client: all run the same app, so the others can too.
     """
 

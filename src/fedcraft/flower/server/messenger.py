@@ -1,4 +1,4 @@
-"""The server's messages: what goes out to the nodes, and which of their replies count."""
+"""Sends the server's messages to nodes and decides which replies count."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from fedcraft.flower.server.run_state import RunState
 from fedcraft.updates import ClientId
 
 Accept = Callable[[int, ClientId, Message], None]
-# The node is there, but its app has no answer; after every other error it may not be there.
+# The node is online, but its app has no answer; after every other error it may be offline.
 APP_FAILED = (
     ErrorCode.UNKNOWN,
     ErrorCode.CLIENT_APP_RAISED_EXCEPTION,
     ErrorCode.LOAD_CLIENT_APP_EXCEPTION,
 )
 _LONGEST_STEP = 3600.0
-# Times the deadline: Flower counts a message's life from its making, the deadline starts when all
-# messages are sent, and the last replies are pulled after it.
+# Times the deadline: Flower counts a message's lifetime from its creation, the deadline starts when
+# all messages are sent, and the last replies are pulled after it.
 _LIFE = 2
 
 
@@ -64,7 +64,7 @@ class Messenger:
         return sorted(map(self.state.clients.client, silent), key=client_order)
 
     def common_config(self, round_number: int, lr: float) -> dict[str, Any]:
-        """Return the settings that every message carries."""
+        """Return the settings that every message contains."""
         return {
             keys.ROUND: round_number,
             keys.RUN: self.state.run_key,
@@ -158,5 +158,5 @@ def _loss_of(reply: Message) -> float:
     try:
         return math.nan if reply.has_error() else finite(read_metrics(reply.content)[1], keys.LOSS)
     except FedcraftError as error:
-        log(WARNING, "Loss of node %d not read: %s", reply.metadata.src_node_id, error)
+        log(WARNING, "Loss of node %d could not be read: %s", reply.metadata.src_node_id, error)
         return math.nan

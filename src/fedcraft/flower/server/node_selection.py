@@ -1,4 +1,4 @@
-"""Which nodes take part in a round: drawn by their clients' numbers, as the simulator draws."""
+"""Draws the nodes of a round by their clients' numbers, as the simulator does."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _POLL_SECONDS = 1.0
 class NodeSelection:
     """Waits for nodes, learns their clients' numbers where they matter, and draws.
 
-    ``exact`` draws by the clients' numbers from the first round on, whatever it takes to learn
-    them. ``failed`` are nodes without a good reply in the last attempt at a round: if the round is
+    ``exact`` draws by the clients' numbers from the first round on, and waits to learn them.
+    ``failed`` are nodes without a good reply in the last attempt at a round: if the round is
     repeated, they are drawn last.
     """
 
@@ -66,7 +66,7 @@ class NodeSelection:
 
         An app that is not fedcraft's may answer the question with an error in its log. Such apps
         have neither numbers nor states, so the server does not ask before a reply has shown a
-        number, unless the method or the user relies on fedcraft's own clients.
+        number, unless the method or the user relies on fedcraft's clients.
         """
         personal = self._state.initial is not None
         if all_asked:

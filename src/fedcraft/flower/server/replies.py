@@ -22,12 +22,12 @@ from fedcraft.updates import ClientId
 
 Metrics = dict[str, Any]
 LARGEST_SIZE = 2.0**53  # sums of data sizes stay exact, and far from Inf
-LARGEST_NUMBER = 1e30  # of steps and losses: the square of none is Inf
+LARGEST_NUMBER = 1e30  # of steps and losses: their squares are finite
 
 
 @dataclass(frozen=True)
 class AcceptedReply:
-    """A reply that counts: its metrics, the name of their record, and where its update lies.
+    """A reply that counts: its metrics, the name of their record, and the row of its update.
 
     ``row`` is a row of the update matrix; the reply to an evaluation has none.
     """
@@ -55,7 +55,7 @@ class RefusedReply:
     reason: str
 
     def row(self) -> dict[str, Any]:
-        """Return it for JSON; node ids have 64 bits, more than numbers have in some readers."""
+        """Return a row for JSON; node ids have 64 bits, more than numbers have in some readers."""
         return {**vars(self), "node": str(self.node)}
 
 
@@ -144,7 +144,7 @@ class UpdateMatrix:
         for target, source in enumerate(rows):
             if source == target:
                 continue
-            if target in rows:  # a later reply lies there: the two change places
+            if target in rows:  # a later reply is there: the two are swapped
                 matrix[[target, source]] = matrix[[source, target]]
                 rows[rows.index(target)] = source
             else:
@@ -154,7 +154,7 @@ class UpdateMatrix:
         return matrix[: len(rows)]
 
     def trained(self) -> CohortUpdates:
-        """Return the round as the simulator's server takes it, in the order of the client ids."""
+        """Return the round in the form of the simulator, in the order of the client ids."""
         updates = self.sort()
         report = np.ones((len(self.accepted), len(REPORT)))
         report[:, REPORT.index("samples")] = [reply.weight for reply in self.accepted]

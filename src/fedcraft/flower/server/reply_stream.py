@@ -19,10 +19,10 @@ class ReplyStream:
     """The replies to some messages, each of which can be read once.
 
     Only as many as fit ``_HELD_BYTES`` are pulled at a time, so a reader that frees each reply
-    before the next needs room for few, whatever the size of the cohort. ``timeout`` counts from the
-    end of sending, and replies that are there when it ends are still pulled. After the iteration
-    ``missing`` names the nodes that did not answer in time; what they send later is never pulled,
-    so a late reply cannot enter another round.
+    before the next needs memory for few, whatever the size of the cohort. ``timeout`` counts from
+    the end of sending, and replies that are there when it ends are still pulled. After the
+    iteration ``missing`` names the nodes that did not answer in time; later replies are never
+    pulled, so they cannot enter another round.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ReplyStream:
         return self._nodes.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
 
     def __len__(self) -> int:
-        """Return the number of replies, which takes all of them into memory."""
+        """Return the number of replies, which loads all of them into memory."""
         if self._all is None and self._read:
             raise TypeError("replies: their number is not known while they are read one by one")
         if self._all is None:

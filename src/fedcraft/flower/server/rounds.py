@@ -32,7 +32,7 @@ from fedcraft.runs.writer import NullWriter
 
 @dataclass
 class Rounds:
-    """Runs the rounds: each counts as a whole, in the model and in all tables, or not at all."""
+    """Runs the rounds: each counts completely, in the model and in all tables, or not at all."""
 
     strategy: FlowerStrategy
     grid: Grid
@@ -80,7 +80,7 @@ class Rounds:
         if saved is not None:
             self.state.load_state_dict(saved)
             self.done = saved["round"]
-            log(INFO, "Going on after round %d of %d", self.done, self.rounds)
+            log(INFO, "Continuing after round %d of %d", self.done, self.rounds)
         self.writer.begin(saved, config=tomli_w.dumps(self.config).encode())
         if saved is None:
             self._evaluate_centrally(0)
@@ -128,8 +128,8 @@ class Rounds:
         raise ClientError(
             f"round {number}: fewer than min_clients = {self.min_clients} good replies in "
             f"{self.attempts} attempts; missing {self.messenger.missing}, refused "
-            f"{[(r.node, r.reason) for r in refused]}. Mend the clients and start again: with a "
-            "run_dir the run goes on from its last checkpoint"
+            f"{[(r.node, r.reason) for r in refused]}. Repair the clients and start again: with a "
+            "run_dir the run continues from its last checkpoint"
         )
 
     def _evaluate(self, number: int) -> dict[str, Any]:

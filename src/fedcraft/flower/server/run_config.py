@@ -38,11 +38,11 @@ _DEFAULTS: TrainingKeys = {
 
 
 def settings_of(method: Method, clients_per_round: int, training: TrainingKeys) -> Settings:
-    """Return the settings of a federation, or name the key that is not one."""
+    """Return the settings of a federation; an error names an unknown key."""
     known = list(TrainingKeys.__annotations__)
     for name in training:
         if name not in known:
-            raise InputError(f"{name}: expected one of {', '.join(known)}; there is no such key")
+            raise InputError(f"{name}: unknown key; expected one of {', '.join(known)}")
     return Settings(
         clients_per_round=clients_per_round,
         client_lr=method.client_lr,
@@ -95,20 +95,20 @@ def _expressible(value: object) -> bool:
 
 
 def open_run(path: Path | None, keep_checkpoints: int) -> NullWriter:
-    """Return the writer of a run directory, which must be new or a federation's."""
+    """Return the writer of a run directory, which must be new or that of a federation."""
     taken = path is not None and any((path / name).exists() for name in _MARKS)
     if path is not None and taken and _config_in(path).get("dataset") != FEDERATION:
         raise StateError(
-            f"run_dir: {path} already holds something else than a federation's run; nothing was "
+            f"run_dir: {path} is in use, but not by a federation; nothing was "
             "changed. Choose another directory"
         )
     return open_writer(path, keep_checkpoints=keep_checkpoints, resume=True)
 
 
 def find_checkpoint(writer: NullWriter, config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the newest checkpoint, which must be of a run with this config; None for a start.
+    """Return the newest checkpoint, which must be of a run with this config; None for a new run.
 
-    Rounds without a checkpoint are repeated, unless they are those of a finished run.
+    Rounds after the checkpoint are repeated, unless the run is finished.
     """
     state = writer.find_checkpoint(("config",))
     if state is not None:
@@ -136,5 +136,5 @@ def _check_same(found: Mapping[str, Any], config: Mapping[str, Any]) -> None:
 def _config_in(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # there is none, or not one that a run has written
+    except (OSError, ValueError):  # there is none, or a run did not write it
         return {}

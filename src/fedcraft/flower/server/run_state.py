@@ -27,7 +27,7 @@ _HISTORY = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_m
 class RunState:
     """Everything that changes from round to round.
 
-    ``record`` is the model as it is sent, packed once per round whatever the number of clients.
+    ``record`` is the model in the form in which it is sent, packed once per round.
     ``last`` holds, by client, the round of its last reply that counted. ``step`` and ``scores`` are
     the last step and the last evaluation.
     """
@@ -82,7 +82,7 @@ class RunState:
 
     @property
     def sent(self) -> Tensor:
-        """The model as clients read it: rounded, if its arrays have fewer digits than theta."""
+        """The model as clients receive it: rounded if its arrays have fewer digits than theta."""
         return self.server.theta if self.wire.exact else self.wire.flatten(self.record)
 
     @property
@@ -92,11 +92,11 @@ class RunState:
         return self.record if same else self.pack(self.server.output)
 
     def pack(self, theta: Tensor) -> ArrayRecord:
-        """Return a model as it is sent."""
+        """Return a model in the form in which it is sent."""
         return self.wire.pack_model(theta, self.others, self.server.buffers or {})
 
     def snapshot(self) -> tuple[Any, ...]:
-        """Return what a round changes, for :meth:`restore`."""
+        """Return everything that a round changes, for :meth:`restore`."""
         return self.server.snapshot(), self.record, dict(self.last)
 
     def restore(self, before: tuple[Any, ...]) -> None:
@@ -109,7 +109,7 @@ class RunState:
         return sorted({last[client] for last in (self.last, *self.saved) if client in last})
 
     def note_saved(self, checkpoints: int) -> None:
-        """Record a checkpoint; the run keeps ``checkpoints`` and could go back to any of them."""
+        """Record a checkpoint; the run keeps ``checkpoints`` and may return to any of them."""
         self.saved = [dict(self.last), *self.saved][:checkpoints]
 
     def state_dict(self) -> dict[str, Any]:

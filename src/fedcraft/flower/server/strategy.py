@@ -41,24 +41,24 @@ class Strategy(FlowerStrategy):
     """A method of fedcraft on Flower's message API.
 
     The arguments up to ``evaluate_metrics_aggr_fn`` mean what they mean in Flower's ``FedAvg``, and
-    are given by name. ``weighted_by_key=None`` weighs all clients alike, and functions that
-    aggregate metrics get the replies without their arrays, which are gone by then. ``method`` is a
-    name of ``fedcraft methods`` or a ``Method``, whose parts ``local``, ``aggregator`` and
+    are given by name. ``weighted_by_key=None`` gives all clients the same weight, and functions
+    that aggregate metrics get the replies without their arrays, which are freed by then. ``method``
+    is a name of ``fedcraft methods`` or a ``Method``, whose parts ``local``, ``aggregator`` and
     ``server`` may be overridden.
 
     * ``model`` or ``layout`` says which arrays are trainable and which belong to one layer. Without
       them every float array is trainable except BatchNorm's running statistics and masks with Inf,
       and a layer is an array's name up to its last dot.
-    * ``client_lr``, ``local_epochs``, ``batch_size`` and ``seed`` travel with every message; values
-      in ``train_config`` win. ``training`` are settings of the simulator.
+    * ``client_lr``, ``local_epochs``, ``batch_size`` and ``seed`` are sent with every message;
+      those in ``train_config`` win. ``training`` are settings of the simulator.
     * ``run_dir`` keeps the simulator's tables, for ``fedcraft report``, and checkpoints: a
-      ServerApp that starts again with the same directory goes on where the last one stopped, and
-      ends with the same model. The directory belongs on a disk that outlives the ServerApp.
-    * ``min_clients`` good replies make a round; a round with fewer is repeated, ``attempts`` times
-      in all, and then an error. Late, missing and refused replies are left out, and the weights
-      are renormalised over the others. ``max_update_norm`` refuses longer updates.
+      ServerApp that starts again with the same directory continues where the last one stopped, and
+      ends with the same model. Put the directory on a disk that outlives the ServerApp.
+    * A round needs ``min_clients`` good replies; one with fewer is repeated, ``attempts`` times in
+      all, and then an error is raised. Late, missing and refused replies are left out, and the
+      weights are renormalised over the others. ``max_update_norm`` refuses longer updates.
     * ``reply="model"`` asks fedcraft's clients for theta_i instead of g_i = theta_t - theta_i:
-      needed where a client mod reads the arrays, at the price of one rounding.
+      needed where a client mod reads the arrays, at the cost of one rounding.
     * ``one_thread`` aggregates with the simulator's arithmetic, for the same bits as its runs. It
       asks clients for their numbers before the first draw; without it, and for methods that are not
       personal, a draw goes by them as soon as replies have shown some.
@@ -127,8 +127,8 @@ class Strategy(FlowerStrategy):
         """Run a federation of ``num_rounds`` rounds, or resume one; return Flower's ``Result``.
 
         ``timeout`` is a round's deadline in seconds. With a ``run_dir`` that holds a checkpoint,
-        ``initial_arrays`` only give the shape of the model, and the run goes on after the last
-        round saved.
+        ``initial_arrays`` only give the shape of the model, and the run continues after the
+        last saved round.
         """
         settings = self.settings.but(rounds=max(num_rounds, 1))
         train_config = train_config or ConfigRecord()
@@ -159,7 +159,7 @@ class Strategy(FlowerStrategy):
     def state(self) -> RunState:
         """The run's state, which the first broadcast makes."""
         if self._state is None:
-            raise InputError("replies: configure_train has to come before aggregate_train")
+            raise InputError("replies: call configure_train before aggregate_train")
         return self._state
 
     @property
@@ -202,7 +202,7 @@ class Strategy(FlowerStrategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Take in the replies one by one, and step; (None, None) if too few of them are good."""
+        """Read the replies one by one, and step; return (None, None) if too few are good."""
         state, messenger = self.state, self.messenger
         messenger.receive(replies, state.updates.add)
         counts = len(state.updates.accepted), len(messenger.refused), len(messenger.missing)
@@ -270,10 +270,10 @@ class Strategy(FlowerStrategy):
         return state
 
     def _open_wrapped(self, arrays: ArrayRecord) -> RunState:
-        """Make the state of a run whose rounds another strategy, or Flower's own loop, runs."""
+        """Make the state of a run whose rounds another strategy, or Flower's loop, runs."""
         if self.run_dir is not None:
             raise InputError(
-                f"run_dir: only this strategy's own start writes {self.run_dir}, but another "
+                f"run_dir: only start() of this strategy writes {self.run_dir}, but another "
                 "strategy runs the rounds; leave out run_dir, or start this strategy itself"
             )
         return self._open(arrays, None)
@@ -282,7 +282,7 @@ class Strategy(FlowerStrategy):
         return self.messenger.losses_at(self._grid, theta, clients)
 
     def _aggregated(self, replies: Sequence[AcceptedReply], how: MetricsFn) -> MetricRecord | None:
-        # Flower's own function needs the same metrics from all; others get them as they were sent.
+        # Flower's function needs the same metrics from all clients; others get them unchanged.
         given = common_metrics if how is aggregate_metricrecords else sent_metrics
         key = self.weighted_by_key or keys.EXAMPLES
         return how(given(replies, key), key)
