@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from fedcraft.config.messages import PART_TABLES
 from fedcraft.config.objects import require_object
 from fedcraft.config.paths import located
 from fedcraft.config.schema import Config
 from fedcraft.data import Dataset, Federation, federate, load
 from fedcraft.errors import ConfigError
 from fedcraft.methods import Method, method
+from fedcraft.methods.method import PARTS
 from fedcraft.models import build, models
 from fedcraft.models.probe import require_logits
 from fedcraft.seeds import generator
@@ -40,7 +40,7 @@ def build_federation(config: Config) -> Federation:
 def build_method(config: Config) -> Method:
     """Return the method with its overrides and this run's rates."""
     parts = {}
-    for table in PART_TABLES:
+    for table in PARTS:
         parts[table] = config.objects.get(table) or getattr(config, table) or None
         require_object(table, parts[table])
     return method(

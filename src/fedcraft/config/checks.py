@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedcraft.config.messages import PART_TABLES
 from fedcraft.config.objects import is_custom
 from fedcraft.config.paths import located
 from fedcraft.data import sources
@@ -19,6 +18,7 @@ from fedcraft.data.loading import unknown_dataset
 from fedcraft.data.table import TABLES
 from fedcraft.errors import FedcraftError
 from fedcraft.methods import Method, Part, method
+from fedcraft.methods.method import PARTS
 from fedcraft.models.factory import find_model
 from fedcraft.registry import did_you_mean
 
@@ -38,7 +38,7 @@ def check_method(name: str, tables: Mapping[str, Mapping[str, Any]]) -> None:
         row = method(name)
     except FedcraftError as error:
         raise ValueError(f"method: {str(error).removeprefix('method: ')}") from None
-    for table in PART_TABLES:
+    for table in PARTS:
         _check_part(row, table, tables[table])
 
 
@@ -68,7 +68,7 @@ def _check_part(row: Method, table: str, given: Mapping[str, Any]) -> None:
     name = given.get("name", getattr(row, table).name)
     try:
         built = replace(row, **{table: Part(name)}).build()  # type: ignore[arg-type]
-        taken = _parameters(type(built[PART_TABLES.index(table)])) - {"lr", "loss"}
+        taken = _parameters(type(built[PARTS.index(table)])) - {"lr", "loss"}
         foreign = sorted(set(given) - taken - {"name"})
         if foreign:
             raise ValueError(

@@ -9,10 +9,10 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from fedcraft.errors import ConfigError
+from fedcraft.methods.method import PARTS
 from fedcraft.registry import did_you_mean
 
 COMMAND_LINE = "command line"
-PART_TABLES = ("local", "aggregator", "server")
 
 Origin = Callable[[str], str]
 """Returns the place where a key was given: a file, the command line, or nothing for Python."""
@@ -98,7 +98,7 @@ def _fix(key: str, detail: Mapping[str, Any], model: type[BaseModel], where: str
 
 
 def _as_table(key: str, found: Any, where: str) -> str:
-    named = key in PART_TABLES and isinstance(found, str)
+    named = key in PARTS and isinstance(found, str)
     if where == COMMAND_LINE:
         return f"Write {key}.name={found}" if named else f"Write {key}.KEY=VALUE"
     if where:

@@ -22,15 +22,14 @@ from torch import nn
 from torch.utils.data import Dataset as TorchDataset
 
 from fedcraft.aggregators import RULES, Aggregator
-from fedcraft.config.messages import PART_TABLES
 from fedcraft.data import Dataset, from_arrays, from_table, from_torch
 from fedcraft.errors import ConfigError, FedcraftError
 from fedcraft.local import OBJECTIVES, LocalObjective
 from fedcraft.methods import Method, Part, method
-from fedcraft.methods.method import stable
+from fedcraft.methods.method import PARTS, stable
 from fedcraft.server_optimizers import OPTIMIZERS
 
-OBJECT_KEYS = ("dataset", "model", "method", *PART_TABLES)
+OBJECT_KEYS = ("dataset", "model", "method", *PARTS)
 _CUSTOM = "custom ("
 _FRAME = "frame"
 _NAMES = {path: name for table in (RULES, OBJECTIVES, OPTIMIZERS) for name, path in table.items()}
@@ -73,7 +72,7 @@ def _not_storable(key: str, value: Any) -> str:
     found = "a function" if callable(value) else "nothing" if value is None else repr(value)
     instead = (
         f"Pass method=fedcraft.method(..., {table}={{{inner!r}: ...}}) to fedcraft.run instead."
-        if callable(value) and table in PART_TABLES
+        if callable(value) and table in PARTS
         else f"Change {key} or leave it out."
     )
     return f"{key}: a configuration file cannot hold {found}. {instead}"
@@ -156,15 +155,15 @@ def _describe_method(keys: dict[str, Any], objects: Objects) -> None:
         keys["method"] = _known(found.name)
         if keys["method"] != found.name:
             keys.setdefault("label", found.name)
-        row = found.overridden(**{table: keys.pop(table, None) or None for table in PART_TABLES})
-        keys |= {table: getattr(row, table) for table in PART_TABLES}
+        row = found.overridden(**{table: keys.pop(table, None) or None for table in PARTS})
+        keys |= {table: getattr(row, table) for table in PARTS}
         keys.setdefault("client_lr", row.client_lr)
         keys.setdefault("server_lr", row.server_lr)
     elif not isinstance(found, str | None):
         raise ConfigError(
             f"method: expected a name, a Method or an aggregation rule, found {found!r}"
         )
-    for table in PART_TABLES:
+    for table in PARTS:
         _describe_part(keys, table, objects)
     if keys.get("method") is not found:
         objects["method"] = found

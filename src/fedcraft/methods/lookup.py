@@ -6,11 +6,11 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
-from typing import Any
+from typing import Any, Unpack
 
 from fedcraft.aggregators import RULES
 from fedcraft.errors import InputError
-from fedcraft.methods.method import Method, Override, Part
+from fedcraft.methods.method import PARTS, Changes, Method, Part
 from fedcraft.registry import did_you_mean
 from fedcraft.server_optimizers import OPTIMIZERS
 
@@ -21,11 +21,7 @@ def _read_table() -> dict[str, Method]:
 
 
 def _row_of(name: str, row: dict[str, Any]) -> Method:
-    parts = {
-        part: Part(given.pop("name"), given)
-        for part, given in row.items()
-        if part in ("local", "aggregator", "server")
-    }
+    parts = {part: Part(row[part].pop("name"), row[part]) for part in PARTS if part in row}
     return Method(name=name, **row | parts)
 
 
@@ -58,15 +54,7 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def method(
-    name: str,
-    *,
-    local: Override = None,
-    aggregator: Override = None,
-    server: Override = None,
-    client_lr: float | None = None,
-    server_lr: float | None = None,
-) -> Method:
+def method(name: str, **changes: Unpack[Changes]) -> Method:
     """Return a method by name, with any of its parts changed or exchanged.
 
     A name may also be a mixture ``clients+server``: ``"fedprox+craft"`` has FedProx's clients and
@@ -85,14 +73,13 @@ def method(
     >>> print(method("craft", server={"name": "adam", "tau": 0.001}).server)
     adam(tau=0.001)
     """
-    row = _row(name)
-    return row.overridden(
-        local=local,
-        aggregator=aggregator,
-        server=server,
-        client_lr=client_lr,
-        server_lr=server_lr,
-    )
+    found = _find(name)
+    if found is None:
+        raise InputError(
+            f"method: unknown name {name!r}.{did_you_mean(name, _TABLE)} Known: "
+            f"{', '.join(_TABLE)}, and mixtures of clients and a server, such as fedprox+craft."
+        )
+    return found.overridden(**changes)
 
 
 def method_title(name: str) -> str:
@@ -111,8 +98,7 @@ def mixture_name(name: str, config: Mapping[str, Any]) -> str:
     if row is None:
         return name
     local, rule, optimizer = (
-        _exchanged(getattr(row, part).name, config.get(part))
-        for part in ("local", "aggregator", "server")
+        _exchanged(getattr(row, part).name, config.get(part)) for part in PARTS
     )
     mixed = _mixed(row, rule) if rule else None
     if mixed is not None and optimizer is None and mixed.server.name != row.server.name:
@@ -124,16 +110,6 @@ def _exchanged(own: str, table: object) -> str | None:
     """Return the part that a configuration's table puts in place of the method's part."""
     chosen = table.get("name", own) if isinstance(table, Mapping) else own
     return None if chosen == own else str(chosen)
-
-
-def _row(name: str) -> Method:
-    found = _find(name)
-    if found is None:
-        raise InputError(
-            f"method: unknown name {name!r}.{did_you_mean(name, _TABLE)} Known: "
-            f"{', '.join(_TABLE)}, and mixtures of clients and a server, such as fedprox+craft."
-        )
-    return found
 
 
 def _find(name: str) -> Method | None:

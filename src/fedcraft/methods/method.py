@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypedDict, Unpack
 
 from fedcraft.aggregators import Aggregator, aggregator
 from fedcraft.errors import InputError, require, require_numbers
 from fedcraft.local import LocalObjective, local_objective
 from fedcraft.server_optimizers import ServerOptimizer, server_optimizer
+
+PARTS = ("local", "aggregator", "server")
 
 
 class _ReadOnly(dict[str, Any]):
@@ -65,6 +67,16 @@ class Part:
 Override = str | Mapping[str, Any] | Part | type | LocalObjective | Aggregator | None
 
 
+class Changes(TypedDict, total=False):
+    """What a method may be given in the place of its own; None changes nothing."""
+
+    local: Override
+    aggregator: Override
+    server: Override
+    client_lr: float | None
+    server_lr: float | None
+
+
 @dataclass(frozen=True)
 class Method:
     """A federated method as a row of a table: only names and numbers.
@@ -96,24 +108,12 @@ class Method:
         optimizer = server_optimizer(self.server.name, rate, **self.server.params)
         return self._objective(), self._rule(), optimizer
 
-    def overridden(
-        self,
-        *,
-        local: Override = None,
-        aggregator: Override = None,
-        server: Override = None,
-        client_lr: float | None = None,
-        server_lr: float | None = None,
-    ) -> Method:
+    def overridden(self, **changes: Unpack[Changes]) -> Method:
         """Return this method with parts or rates exchanged, after building it once to check it."""
-        changed = replace(
-            self,
-            local=self.local.overridden(local),
-            aggregator=self.aggregator.overridden(aggregator),
-            server=self.server.overridden(server),
-            client_lr=self.client_lr if client_lr is None else client_lr,
-            server_lr=self.server_lr if server_lr is None else server_lr,
-        )
+        given: dict[str, Any] = {key: found for key, found in changes.items() if found is not None}
+        for part in PARTS:
+            given[part] = getattr(self, part).overridden(changes.get(part))
+        changed = replace(self, **given)
         changed.build()
         return changed
 
