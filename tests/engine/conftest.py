@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 
+from benchmarks.torture import TIMES, tables
 from fedcraft.data import federate, load
 from fedcraft.engine import Settings
 from fedcraft.models import build
-
-_NOT_COMPARED = ("seconds", "peak_memory_mb")
 
 
 @pytest.fixture(scope="session")
@@ -45,16 +43,6 @@ def settings():
     return make
 
 
-def tables(directory: Path) -> dict[str, object]:
-    """Return a run's tables without the timings."""
-    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    for row in rows:
-        for name in _NOT_COMPARED:
-            del row[name]
-    texts = {name: (directory / name).read_text() for name in ("clients.csv", "conflicts.csv")}
-    return {"metrics": rows, **texts}
-
-
 def assert_same_run(first: Path, second: Path) -> None:
     """Two run directories hold the same bits: tables and final weights."""
     assert tables(first) == tables(second)
@@ -77,7 +65,7 @@ def same_bits():
     def check(first, second):
         assert torch.equal(first.vector, second.vector)
         rows = [
-            [{k: v for k, v in row.items() if k not in _NOT_COMPARED} for row in result.metrics]
+            [{k: v for k, v in row.items() if k not in TIMES} for row in result.metrics]
             for result in (first, second)
         ]
         assert rows[0] == rows[1]

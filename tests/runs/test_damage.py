@@ -8,13 +8,13 @@ import warnings
 
 import pytest
 
+from benchmarks.torture import corrupt, files_of
 from fedcraft.engine import Callback, run
 from fedcraft.errors import CheckpointError, DamageError, FedcraftError
 from fedcraft.methods import method
 from fedcraft.runs.checkpoint import Checkpoints
 from fedcraft.runs.seal import Seal, read_checked
 from fedcraft.runs.verify import accept, check, unconfirmed
-from tests.runs.corrupt import corrupt, files_of
 
 _TABLES = ("metrics.jsonl", "clients.csv", "conflicts.csv")
 _SEEDS = 16  # for a finished run, and again for one that is going on

@@ -2,52 +2,24 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
-import shutil
 import signal
 import time
 from pathlib import Path
 
 import pytest
 
+from benchmarks.torture import fork, kill_often, left_over
 from fedcraft.engine import run
 from fedcraft.local.store import ClientStates
 from fedcraft.methods import method
+from fedcraft.runs import seal
 from fedcraft.runs.checkpoint import Checkpoints
+from fedcraft.runs.verify import check
 
 _KILLS = 6  # for each method
 _ROUNDS = 12
-
-
-def _start(work):
-    """Run ``work`` in a process of its own, forked, because importing torch takes seconds."""
-    process = multiprocessing.get_context("fork").Process(target=work)
-    process.start()
-    return process
-
-
-def _descendants(pid):
-    children = Path(f"/proc/{pid}/task/{pid}/children")
-    found = [int(child) for child in children.read_text().split()] if children.exists() else []
-    return found + [below for child in found for below in _descendants(child)]
-
-
-def _gone(pids, patience=5.0):
-    deadline = time.monotonic() + patience
-    while time.monotonic() < deadline:
-        if not any(_alive(pid) for pid in pids):
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def _alive(pid):
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return False
 
 
 @pytest.mark.parametrize(
@@ -65,21 +37,13 @@ def test_killed_at_random_moments_and_resumed_is_never_interrupted(
     started = time.monotonic()
     work(tmp_path / "whole")
     duration = time.monotonic() - started
-    luck, kills, torn = random.Random(name), 0, tmp_path / "torn"
-    while kills < _KILLS:
-        process = _start(lambda: work(torn))
-        time.sleep(luck.uniform(0.0, 0.8 * duration))
-        workers = _descendants(process.pid)
-        process.kill()
-        process.join()
-        assert _gone(workers), "workers outlive a parent that was killed"
-        if process.exitcode == -signal.SIGKILL:
-            kills += 1
-        else:  # it was done: start over, so that every kill hits something
-            shutil.rmtree(torn)
+    torn = tmp_path / "torn"
+    luck = random.Random(name)
+    assert kill_often(work, torn, kills=_KILLS, seconds=duration, luck=luck) == ""
     work(torn)
 
     same_run(torn, tmp_path / "whole")
+    assert left_over(torn, tmp_path / "whole") == []
 
 
 def _die(*args, **kwargs):
@@ -113,10 +77,36 @@ def test_killed_while_checkpointing(
             setattr(owner, name, second_is_deadly)
         run(method("ditto"), federation, model, choice, place, resume=True)
 
-    process = _start(lambda: work(tmp_path / "torn", deadly=True))
+    process = fork(lambda: work(tmp_path / "torn", deadly=True))
     process.join()
     assert process.exitcode == -signal.SIGKILL
     work(tmp_path / "torn")
     work(tmp_path / "whole")
 
     same_run(tmp_path / "torn", tmp_path / "whole")
+
+
+def test_killed_before_the_configuration_is_written_the_directory_is_free_for_another_start(
+    federation, model, settings, tmp_path, same_run, monkeypatch
+):
+    def start(place, deadly=False):
+        write = seal.write_atomically
+
+        def write_or_die(path, *args, **options):
+            return _die() if path.name == "config.toml" else write(path, *args, **options)
+
+        if deadly:
+            monkeypatch.setattr(seal, "write_atomically", write_or_die)
+        run(method("craft"), federation, model, settings(), place, config=lambda _: b"seed = 1\n")
+
+    process = fork(lambda: start(tmp_path / "torn", deadly=True))
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert (tmp_path / "torn/seal.txt").exists()
+    for place in (tmp_path / "torn", tmp_path / "whole"):
+        start(place)
+
+    same_run(tmp_path / "torn", tmp_path / "whole")
+    assert left_over(tmp_path / "torn", tmp_path / "whole") == []
+    assert not (tmp_path / "torn/resumed.json").exists()
+    assert check(tmp_path / "torn") == []

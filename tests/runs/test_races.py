@@ -6,9 +6,11 @@ import json
 import multiprocessing
 import os
 import shutil
+from functools import partial
 
 import pytest
 
+from benchmarks.torture import fork
 from fedcraft.engine import Callback, run
 from fedcraft.errors import CheckpointError, ConfigError
 from fedcraft.methods import method
@@ -17,12 +19,6 @@ from fedcraft.runs.lock import Lock, is_free
 from fedcraft.runs.verify import check
 
 _RACES = 6
-
-
-def _start(work):
-    process = multiprocessing.get_context("fork").Process(target=work)
-    process.start()
-    return process
 
 
 @pytest.mark.parametrize("race", range(_RACES))
@@ -44,7 +40,7 @@ def test_two_starts_on_one_new_directory_never_mix(
             os._exit(7)
         os._exit(0)
 
-    started = [_start(lambda name=name: work(name)) for name in names]
+    started = [fork(partial(work, name)) for name in names]
     for process in started:
         process.join()
     assert sorted(process.exitcode for process in started) == [0, 7]

@@ -52,17 +52,25 @@ class RunDirectory:
             raise
 
     def _check(self, resume: bool) -> None:
-        marks = (CONFIG_FILE, STATUS_FILE, SEAL_FILE, TABLES["metrics"], "checkpoints")
+        marks = (CONFIG_FILE, STATUS_FILE, TABLES["metrics"], "checkpoints")
         if not resume and any((self.path / name).exists() for name in marks):
             raise ConfigError(
                 f"directory: {self.path} already holds a run; continue it with resume=True or "
                 "choose another directory"
             )
+        if not resume:
+            self._clear()
         self._before = Seal.load(self.path)
         with suppress(FileNotFoundError):
             self._before.read(CONFIG_FILE)  # a damaged one would make it another run
         for folder in (self.path, self.path / "states"):
             sweep(folder)
+
+    def _clear(self) -> None:
+        """Delete what is left of a start that was killed before it wrote its configuration."""
+        for name in (*Seal.parse(self.path).files, SEAL_FILE):
+            if Path(name).name == name:
+                (self.path / name).unlink(missing_ok=True)
 
     @property
     def sealed(self) -> bool:
