@@ -9,6 +9,7 @@ import shutil
 from functools import partial
 
 import pytest
+import torch
 
 from benchmarks.torture import fork
 from fedcraft.engine import Callback, run
@@ -154,6 +155,19 @@ def test_a_resume_elsewhere_warns_and_is_recorded_without_changing_the_first_env
     (resumed,) = json.loads((tmp_path / "resumed.json").read_text())
     assert (resumed["round"], resumed["torch_capability"]) == (2, "other")
     assert "another environment" in (tmp_path / "log.txt").read_text()
+
+
+def test_a_processor_that_rounds_differently_is_noticed_by_its_results():
+    then = about.environment()
+    matmul = torch.Tensor.__matmul__
+
+    assert about.rounding_differences(json.dumps(then).encode(), about.environment()) == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "__matmul__", lambda a, b: matmul(a, b) * (1 + 1e-7))
+        (changed,) = about.rounding_differences(json.dumps(then).encode(), about.environment())
+    assert changed.startswith("arithmetic was ")
+    del then["arithmetic"]  # as in runs of fedcraft 0.1.0
+    assert about.rounding_differences(json.dumps(then).encode(), about.environment()) == []
 
 
 def test_files_that_killed_processes_left_are_swept(federation, model, settings, tmp_path):
