@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from numbers import Real
 from types import NoneType
 from typing import Any, get_args, get_type_hints
@@ -20,6 +21,7 @@ __all__ = [
     "NonFiniteError",
     "StateError",
     "require",
+    "require_data",
     "require_numbers",
 ]
 
@@ -75,10 +77,15 @@ class MissingExtraError(FedcraftError, ImportError):
         )
 
 
-def require(fine: bool, name: str, expected: str, found: object) -> None:
-    """Raise ``InputError`` about the argument ``name`` unless ``fine``."""
+def require(
+    fine: bool, name: str, expected: str, found: object, error: type[FedcraftError] = InputError
+) -> None:
+    """Raise an error about the argument ``name`` unless ``fine``."""
     if not fine:
-        raise InputError(f"{name}: expected {expected}, found {found!r}")
+        raise error(f"{name}: expected {expected}, found {found!r}")
+
+
+require_data = partial(require, error=DataError)
 
 
 def require_numbers(kind: type, params: Mapping[str, Any]) -> None:

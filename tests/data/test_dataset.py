@@ -54,18 +54,18 @@ def test_fingerprint_follows_content_only() -> None:
 @pytest.mark.parametrize(
     ("inputs", "labels", "options", "message"),
     [
-        (np.zeros((0, 3)), [], {}, "at least one sample"),
-        (np.zeros((2, 3)), [0], {}, r"labels must have shape \(2,\)"),
+        (np.zeros((0, 3)), [], {}, "inputs: expected samples of shape"),
+        (np.zeros((2, 3)), [0], {}, r"labels: expected shape \(2,\)"),
         (np.zeros((2, 3)), [0, 3], {"classes": 3}, r"0\.\.2.*sample 1 has label 3"),
         (np.zeros((2, 3)), [0, -1], {}, "label -1"),
         (np.zeros((2, 3)), [0.0, 1.0], {}, "labels must be integers"),
-        (np.zeros(3), [0, 1, 0], {}, r"shape is \(3,\)"),
-        (np.zeros((2, 3, 4)), [0, 1], {}, r"shape is \(2, 3, 4\)"),
+        (np.zeros(3), [0, 1, 0], {}, r"found \(3,\)"),
+        (np.zeros((2, 3, 4)), [0, 1], {}, r"found \(2, 3, 4\)"),
         (np.array([[0.0], [np.nan]]), [0, 1], {}, "sample 1 holds NaN"),
-        (np.array([["a"], ["b"]]), [0, 1], {}, "inputs must be numbers"),
-        (np.zeros((2, 3)), [0, 1], {"owners": [1]}, "owners must have shape"),
-        (np.zeros((2, 3)), [0, 1], {"channels_last": True}, "channels_last needs"),
-        (np.zeros((2, 3, 4, 4)), [0, 1], {"mean": (1.0, 2.0)}, "mean must hold 1 or 3"),
+        (np.array([["a"], ["b"]]), [0, 1], {}, "inputs: expected numbers"),
+        (np.zeros((2, 3)), [0, 1], {"owners": [1]}, "owners: expected shape"),
+        (np.zeros((2, 3)), [0, 1], {"channels_last": True}, "expected channels last"),
+        (np.zeros((2, 3, 4, 4)), [0, 1], {"mean": (1.0, 2.0)}, "mean: expected 1 or 3"),
         (np.zeros((2, 3)), [0, 1], {"std": (0.0,)}, "positive"),
         (np.zeros((2, 3), np.uint8), [0, 1], {"std": (np.nan,)}, "finite"),
         (np.zeros((2, 3), np.uint8), [0, 1], {"mean": (np.inf,)}, "finite"),
@@ -73,7 +73,7 @@ def test_fingerprint_follows_content_only() -> None:
         (np.zeros((2, 3)), [0, 1], {"owners": [1.0, np.nan]}, "owners.* 1 of 2"),
         (np.zeros((2, 3)), [0, 1], {"owners": ["a", " "]}, "owners.* 1 of 2"),
         (np.zeros((2, 3)), [0, 1], {"owners": [None, "b"]}, "owners.* 1 of 2"),
-        (np.zeros((2, 3)), [0, 1], {"augmentation": "mixup"}, "augmentation must be one of"),
+        (np.zeros((2, 3)), [0, 1], {"augmentation": "mixup"}, "augmentation: expected one of"),
         (np.zeros((2, 3)), [0, 1], {"augmentation": "crop-flip"}, "needs uint8 images"),
     ],
 )
@@ -267,5 +267,5 @@ def test_table_that_is_absent_torn_empty_or_of_another_kind_is_refused(tmp_path:
         from_table(torn)
     with pytest.raises(DataError, match="no rows"):
         from_table(write_table(tmp_path, ".parquet", {"label": pa.array([], pa.int64())}))
-    with pytest.raises(DataError, match="must end in"):
+    with pytest.raises(DataError, match="path: expected a name that ends in"):
         from_table(tmp_path / "table.xlsx")

@@ -226,9 +226,9 @@ def test_parts_with_different_clients_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"train_fraction": 0.0}, r"train_fraction must lie in \(0, 1\]"),
+        ({"train_fraction": 0.0}, r"train_fraction: expected a share in \(0, 1\]"),
         ({"train_fraction": 1.5}, "train_fraction"),
-        ({"validation_fraction": 1.0}, r"validation_fraction must lie in \[0, 1\)"),
+        ({"validation_fraction": 1.0}, r"validation_fraction: expected a share in \[0, 1\)"),
         ({"validation_fraction": -0.1}, "validation_fraction"),
     ],
 )
@@ -238,11 +238,11 @@ def test_fraction_outside_its_range_is_refused(options: dict[str, float], messag
 
 
 def test_unknown_client_or_split_is_refused(federation: Federation) -> None:
-    with pytest.raises(DataError, match=r"0\.\.29"):
+    with pytest.raises(DataError, match=r"0 to 29"):
         federation.rows(30)
-    with pytest.raises(DataError, match=r"0\.\.29"):
+    with pytest.raises(DataError, match=r"0 to 29"):
         federation.client(-1)
-    with pytest.raises(DataError, match="split must be one of"):
+    with pytest.raises(DataError, match="split: expected one of"):
         federation.sizes("tests")
     with pytest.raises(DataError, match="at least 1"):
         federation.virtual(0)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcraft.errors import DataError
+from fedcraft.errors import DataError, require_data
 
 AUGMENTATIONS = ("none", "crop-flip")
 _NO_VIEW = ((0.0,), (1.0,), 255.0)
@@ -44,9 +44,9 @@ class Dataset:
     def __post_init__(self) -> None:
         _check_inputs(self.inputs)
         _check_labels(self.labels, len(self.inputs), self.classes)
-        if self.owners is not None and self.owners.shape != (len(self),):
-            found = self.owners.shape
-            raise DataError(f"owners must have shape ({len(self)},), but their shape is {found}")
+        if self.owners is not None:
+            shape = self.owners.shape
+            require_data(shape == (len(self),), "owners", f"shape ({len(self)},)", shape)
         _check_view(self)
         if not self.fingerprint:
             digest = fingerprint_of(self.inputs, self.labels, self.owners)
@@ -147,8 +147,7 @@ def from_torch(dataset: Any, owners: ArrayLike | None = None, **options: Any) ->
         raise DataError("dataset is empty; a federation needs at least one sample")
     inputs = [_image_or_array(pair[0]) for pair in pairs]
     shapes = {array.shape for array in inputs}
-    if len(shapes) > 1:
-        raise DataError(f"inputs must share one shape, but the dataset gives {sorted(shapes)[:3]}")
+    require_data(len(shapes) == 1, "inputs", "one shape for all", sorted(shapes)[:3])
     labels = [np.asarray(pair[1]).squeeze() for pair in pairs]
     return from_arrays(np.stack(inputs), np.stack(labels), owners, **options)
 
@@ -162,11 +161,10 @@ def _image_or_array(value: Any) -> NDArray[Any]:
 
 def _as_samples(inputs: ArrayLike, channels_last: bool) -> NDArray[Any]:
     array = np.asarray(inputs)
-    if array.dtype == object or not np.issubdtype(array.dtype, np.number):
-        raise DataError(f"inputs must be numbers, but they are of type {array.dtype}")
+    fine = array.dtype != object and np.issubdtype(array.dtype, np.number)
+    require_data(fine, "inputs", "numbers", str(array.dtype))
     if channels_last:
-        if array.ndim != 4:
-            raise DataError(f"channels_last needs (n, h, w, c) inputs, but they are {array.shape}")
+        require_data(array.ndim == 4, "inputs", "channels last, (n, h, w, c)", array.shape)
         array = np.moveaxis(array, -1, 1)
     return np.ascontiguousarray(array, dtype=np.uint8 if array.dtype == np.uint8 else np.float32)
 
@@ -216,21 +214,18 @@ def _is_missing(value: Any) -> bool:
 
 
 def _check_inputs(inputs: NDArray[Any]) -> None:
-    if inputs.ndim not in (2, 4) or 0 in inputs.shape:
-        raise DataError(
-            "inputs must be (n, features) or (n, channels, height, width) with at least one sample,"
-            f" but their shape is {inputs.shape}"
-        )
-    if inputs.dtype not in (np.uint8, np.float32):
-        raise DataError(f"inputs must be uint8 or float32, but they are {inputs.dtype}")
+    fine = inputs.ndim in (2, 4) and 0 not in inputs.shape
+    shape = "samples of shape (n, features) or (n, channels, height, width)"
+    require_data(fine, "inputs", shape, inputs.shape)
+    fine = inputs.dtype in (np.uint8, np.float32)
+    require_data(fine, "inputs", "uint8 or float32", str(inputs.dtype))
     if inputs.dtype == np.float32 and not np.isfinite(inputs).all():
         bad = int(np.flatnonzero(~np.isfinite(inputs.reshape(len(inputs), -1)).all(1))[0])
         raise DataError(f"inputs must be finite, but sample {bad} holds NaN or Inf")
 
 
 def _check_labels(labels: NDArray[np.int64], samples: int, classes: int) -> None:
-    if labels.shape != (samples,):
-        raise DataError(f"labels must have shape ({samples},), but their shape is {labels.shape}")
+    require_data(labels.shape == (samples,), "labels", f"shape ({samples},)", labels.shape)
     outside = np.flatnonzero((labels < 0) | (labels >= classes))
     if outside.size:
         raise DataError(
@@ -242,18 +237,13 @@ def _check_labels(labels: NDArray[np.int64], samples: int, classes: int) -> None
 def _check_view(data: Dataset) -> None:
     channels = data.inputs.shape[1] if data.inputs.ndim == 4 else 1
     for name in ("mean", "std"):
-        if len(getattr(data, name)) not in (1, channels):
-            raise DataError(
-                f"{name} must hold 1 or {channels} numbers, but it is {getattr(data, name)}"
-            )
+        given = getattr(data, name)
+        require_data(len(given) in (1, channels), name, f"1 or {channels} numbers", given)
     view = (*data.mean, *data.std, data.scale)
-    if not np.isfinite(view).all() or min(*data.std, data.scale) <= 0:
-        raise DataError(
-            "mean, std and scale must be finite, and std and scale positive, but they are "
-            f"{data.mean}, {data.std} and {data.scale}"
-        )
-    if data.augmentation not in AUGMENTATIONS:
-        raise DataError(f"augmentation must be one of {AUGMENTATIONS}, not {data.augmentation!r}")
+    fine = bool(np.isfinite(view).all()) and min(*data.std, data.scale) > 0
+    require_data(fine, "mean, std and scale", "finite numbers, std and scale positive", view)
+    known = data.augmentation in AUGMENTATIONS
+    require_data(known, "augmentation", f"one of {AUGMENTATIONS}", data.augmentation)
     is_image = data.inputs.ndim == 4 and data.inputs.dtype == np.uint8
     if data.augmentation == "crop-flip" and not is_image:
         raise DataError("augmentation 'crop-flip' needs uint8 images of shape (n, c, h, w)")

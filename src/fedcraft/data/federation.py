@@ -18,7 +18,7 @@ from fedcraft.data.batches import Tensors, tensors_of
 from fedcraft.data.dataset import Dataset
 from fedcraft.data.partition import make_partition
 from fedcraft.data.ragged import Ragged
-from fedcraft.errors import DataError
+from fedcraft.errors import DataError, require_data
 from fedcraft.seeds import generator
 
 SPLITS = ("train", "test", "validation")
@@ -78,8 +78,8 @@ class Federation:
 
     def rows(self, client: int, split: str = "train") -> NDArray[np.int64]:
         """Return the sample numbers of one client's split."""
-        if not 0 <= client < self.clients:
-            raise DataError(f"client must lie in 0..{self.clients - 1}, but it is {client}")
+        known = 0 <= client < self.clients
+        require_data(known, "client", f"0 to {self.clients - 1}", client)
         return self._part(split)[client % self.base_clients]
 
     def sizes(self, split: str = "train") -> NDArray[np.int64]:
@@ -121,8 +121,7 @@ class Federation:
 
         It takes no more memory than the N clients behind it.
         """
-        if clients < 1:
-            raise DataError(f"clients must be at least 1, but it is {clients}")
+        require_data(clients >= 1, "clients", "at least 1", clients)
         return replace(self, clients=clients)
 
     @cached_property
@@ -202,10 +201,9 @@ def federate(
     the partitioner.
     """
     made = make_partition(dataset, partitioner, clients, seed=seed, **params)
-    if not 0 < train_fraction <= 1:
-        raise DataError(f"train_fraction must lie in (0, 1], but it is {train_fraction}")
-    if not 0 <= validation_fraction < 1:
-        raise DataError(f"validation_fraction must lie in [0, 1), but it is {validation_fraction}")
+    require_data(0 < train_fraction <= 1, "train_fraction", "a share in (0, 1]", train_fraction)
+    fine = 0 <= validation_fraction < 1
+    require_data(fine, "validation_fraction", "a share in [0, 1)", validation_fraction)
     order = generator(seed, "split").permutation(made.clients.indices.size)
     places = Ragged.from_owners(made.clients.rows, len(made), order)
     mixed = Ragged(made.clients.indices[places.indices], made.clients.pointers)
@@ -221,8 +219,7 @@ def _floor(fraction: float, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _split_name(name: str) -> str:
-    if name not in SPLITS:
-        raise DataError(f"split must be one of {SPLITS}, but it is {name!r}")
+    require_data(name in SPLITS, "split", f"one of {SPLITS}", name)
     return name
 
 

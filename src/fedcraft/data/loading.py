@@ -16,7 +16,7 @@ from fedcraft.data.decode import decode
 from fedcraft.data.hub import parquet_files
 from fedcraft.data.schemas import SCHEMAS, Schema
 from fedcraft.data.table import TABLES, from_table
-from fedcraft.errors import DataError
+from fedcraft.errors import DataError, require_data
 from fedcraft.registry import did_you_mean
 from fedcraft.seeds import generator
 
@@ -90,11 +90,8 @@ def draw_writers(
     sizes = np.bincount(dataset.owners)
     eligible = np.flatnonzero((sizes > 0) & (sizes <= max_samples))
     wanted = eligible.size if clients is None else clients
-    if not 1 <= wanted <= eligible.size:
-        raise DataError(
-            f"clients must lie in 1..{eligible.size} (the writers with at most {max_samples} "
-            f"samples), but it is {wanted}"
-        )
+    most = f"1 to {eligible.size}, the number of writers with at most {max_samples} samples"
+    require_data(1 <= wanted <= eligible.size, "clients", most, wanted)
     chosen = generator(seed, "writers").choice(eligible, wanted, replace=False)
     rows = np.flatnonzero(np.isin(dataset.owners, chosen))
     # The whole set keeps its memory map; a subset is a copy.

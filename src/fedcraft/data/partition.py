@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedcraft.data.dataset import Dataset
 from fedcraft.data.ragged import Ragged
-from fedcraft.errors import DataError
+from fedcraft.errors import DataError, require_data
 from fedcraft.registry import did_you_mean
 from fedcraft.seeds import generator
 
@@ -51,7 +51,7 @@ def dirichlet(
     (20, 1000)
     """
     targets = _checked(labels, clients, min_size)
-    _positive("alpha", alpha)
+    require_data(0 < alpha < np.inf, "alpha", "a positive number", alpha)
     draw = generator(seed, "partition-dirichlet")
     owners = np.empty(targets.size, np.int64)
     for label in np.unique(targets):
@@ -72,8 +72,7 @@ def shards(
     labels: ArrayLike, clients: int, *, shards_per_client: int = 2, seed: int = 0
 ) -> Partition:
     """Sort by label, cut into equal shards, deal ``shards_per_client`` to each (McMahan 2017)."""
-    if shards_per_client < 1:
-        raise DataError(f"shards_per_client must be at least 1, but it is {shards_per_client}")
+    require_data(shards_per_client >= 1, "shards_per_client", "at least 1", shards_per_client)
     targets = _checked(labels, clients, shards_per_client)
     draw = generator(seed, "partition-shards")
     shuffled = draw.permutation(targets.size)
@@ -88,7 +87,7 @@ def quantity(
 ) -> Partition:
     """Give clients unequal sizes, in proportions p ~ Dir(alpha * 1_N), and the same label mix."""
     targets = _checked(labels, clients, min_size)
-    _positive("alpha", alpha)
+    require_data(0 < alpha < np.inf, "alpha", "a positive number", alpha)
     draw = generator(seed, "partition-quantity")
     order = draw.permutation(targets.size)
     owners = np.empty(targets.size, np.int64)
@@ -102,8 +101,8 @@ def natural(owners: ArrayLike, clients: int | None = None, *, seed: int = 0) -> 
     _not_empty(ids.size)
     names = np.unique(ids)
     wanted = names.size if clients is None else clients
-    if not 1 <= wanted <= names.size:
-        raise DataError(f"clients must lie in 1..{names.size} (the owners), but it is {wanted}")
+    fine = 1 <= wanted <= names.size
+    require_data(fine, "clients", f"1 to {names.size}, the number of owners", wanted)
     draw = generator(seed, "partition-natural")
     chosen = np.sort(draw.choice(names, wanted, replace=False)) if wanted < names.size else names
     kept = np.flatnonzero(np.isin(ids, chosen))
@@ -181,10 +180,8 @@ def _repaired(owners: Owners, clients: int, min_size: int, order: Owners) -> Par
 def _checked(labels: ArrayLike, clients: int, min_size: int) -> NDArray[np.int64]:
     targets = np.asarray(labels, dtype=np.int64)
     _not_empty(targets.size)
-    if clients < 1:
-        raise DataError(f"clients must be at least 1, but it is {clients}")
-    if min_size < 1:
-        raise DataError(f"min_size must be at least 1, but it is {min_size}")
+    require_data(clients >= 1, "clients", "at least 1", clients)
+    require_data(min_size >= 1, "min_size", "at least 1", min_size)
     if clients * min_size > targets.size:
         raise DataError(
             f"{clients} clients of at least {min_size} samples need {clients * min_size} samples, "
@@ -196,8 +193,3 @@ def _checked(labels: ArrayLike, clients: int, min_size: int) -> NDArray[np.int64
 def _not_empty(samples: int) -> None:
     if samples == 0:
         raise DataError("the data set is empty; a federation needs at least one sample")
-
-
-def _positive(name: str, value: float) -> None:
-    if not (np.isfinite(value) and value > 0):
-        raise DataError(f"{name} must be positive and finite, but it is {value}")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedcraft.data.dataset import Dataset, count_missing, from_arrays
 from fedcraft.data.decode import optional
-from fedcraft.errors import DataError
+from fedcraft.errors import DataError, require_data
 
 TABLES = (".parquet", ".csv")
 
@@ -69,8 +69,7 @@ def owners_in(path: str | Path, client: str) -> int:
 
 
 def _read(file: Path) -> Any:
-    if file.suffix not in TABLES:
-        raise DataError(f"path must end in one of {TABLES}, but it is {file}")
+    require_data(file.suffix in TABLES, "path", f"a name that ends in one of {TABLES}", str(file))
     if not file.is_file():
         raise DataError(f"{file} does not exist")
     arrow = optional("pyarrow", "pyarrow")
