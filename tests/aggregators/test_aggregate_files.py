@@ -60,6 +60,16 @@ def test_three_rounds_from_files_equal_three_rounds_in_memory(tmp_path, rule, pa
         )
 
 
+def test_conflicts_of_the_average_are_those_of_the_weighted_one_from_files_too(tmp_path):
+    paths = [tmp_path / f"{client}.safetensors" for client in range(3)]
+    for path, row in zip(paths, ([1.0, 0.1], [-1.0, 0.1], [-1.0, 0.1]), strict=True):
+        save_file({"weight": torch.tensor(row)}, path)
+    for weights, conflicts in (([5, 1, 1], 2), ([1, 1, 1], 1)):
+        craft, out = fedcraft.aggregator("craft"), tmp_path / "step.safetensors"
+        found = fedcraft.aggregate_files(craft, paths, out, weights=weights).certificate
+        assert found.whole.conflicts_average == conflicts
+
+
 def test_a_small_budget_cuts_layers_into_pieces(tmp_path, monkeypatch):
     paths, updates = write_round(tmp_path, 0)
     monkeypatch.setattr("fedcraft.aggregators.disk.aggregate._BYTES_PER_MB", 1000)
