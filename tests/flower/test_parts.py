@@ -208,6 +208,17 @@ def test_a_damaged_state_is_an_error_that_names_its_file(tmp_path: Path) -> None
     assert len(list(tmp_path.rglob("*.safetensors"))) == 1
 
 
+def test_what_a_killed_client_left_half_written_is_swept(tmp_path: Path) -> None:
+    states = DirectoryStates(tmp_path, "run", 3)
+    states.keep(1, {"v": torch.ones(2)}, needed=[])
+    (path,) = tmp_path.rglob("*.safetensors")
+    stale = path.with_name(f".{path.name}.77.tmp")
+    stale.write_bytes(b"half")
+    states.keep(2, {"v": torch.zeros(2)}, needed=[1])
+    assert sorted(states) == [1, 2]
+    assert not stale.exists()
+
+
 def test_states_of_other_runs_and_clients_are_not_mine(tmp_path: Path) -> None:
     DirectoryStates(tmp_path, "run", 3).keep(1, {"v": torch.ones(1)}, needed=[])
     assert DirectoryStates(tmp_path, "run", 4) == {}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from flwr.app import Array, ArrayRecord, Context
 
-from fedcraft.atomic import write_atomically
+from fedcraft.atomic import sweep, write_atomically
 from fedcraft.errors import CheckpointError, InputError
 from fedcraft.flower.messages.arrays import copy_tensors
 from fedcraft.local import ClientState
@@ -87,6 +87,7 @@ class DirectoryStates(StatesByRound):
         self._place.mkdir(parents=True, exist_ok=True)
         path, content = state_file(self._place, f"round-{round:07d}", state)
         before = self._files().get(round, path)
+        sweep(self._place)
         write_atomically(path, content)
         if before != path:
             before.unlink()
