@@ -114,9 +114,9 @@ def test_nothing_in_a_table_is_refused_too() -> None:
 @pytest.mark.parametrize(
     ("where", "given", "fix"),
     [
-        (COMMAND_LINE, {"aggregator": "average"}, "Write aggregator.name=average"),
+        (COMMAND_LINE, {"aggregator": 3}, "Write aggregator.KEY=VALUE"),
         (COMMAND_LINE, {"model_options": 3}, "Write model_options.KEY=VALUE"),
-        ("", {"aggregator": "average"}, "Write aggregator={'name': 'average'}"),
+        ("", {"aggregator": 3}, "Write aggregator={}"),
         ("", {"model_options": 3}, "Write model_options={}"),
     ],
 )

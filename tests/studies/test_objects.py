@@ -14,7 +14,9 @@ from torch import nn
 import fedcraft
 from fedcraft.aggregators.average import Average
 from fedcraft.aggregators.craft import Craft
+from fedcraft.aggregators.layer_momentum import LayerMomentum
 from fedcraft.config.build import build_model
+from fedcraft.config.toml import load_config
 from fedcraft.data import from_arrays
 from fedcraft.errors import ConfigError, FedcraftError
 from fedcraft.studies.plan import run_id
@@ -110,11 +112,31 @@ def test_module_is_trained_from_where_it_is(tmp_path: Path) -> None:
 
 
 def test_what_can_be_imported_is_recorded_by_its_path() -> None:
-    config = fedcraft.Config(model=nn.Flatten, method=Craft, aggregator=None, local=None)
-    assert config.model == "torch.nn.modules.flatten:Flatten"
-    assert config.method == "fedcraft.aggregators.craft:Craft"
+    assert fedcraft.Config(model=nn.Flatten).model == "torch.nn.modules.flatten:Flatten"
+    assert fedcraft.Config(method=Craft, aggregator=None, local=None) == fedcraft.Config()
+    assert fedcraft.Config(method=Average) == fedcraft.Config(method="fedavg")
+    assert fedcraft.Config(method=LayerMomentum).aggregator == {"name": "layer_momentum"}
     assert fedcraft.Config(method="fedavg", aggregator=Craft).aggregator == {"name": "craft"}
     assert fedcraft.Config(method="craft", aggregator=Craft).aggregator == {}
+
+
+def test_plain_name_exchanges_a_part() -> None:
+    config = fedcraft.Config(method="fedprox", aggregator="craft", server="adam")
+    assert (config.aggregator, config.server) == ({"name": "craft"}, {"name": "adam"})
+    assert load_config(None, {"server": "adam"}, override="command line").server == config.server
+    with pytest.raises(ConfigError, match="Did you mean 'craft'"):
+        fedcraft.Config(aggregator="carft")
+
+
+def test_rule_object_stands_for_its_method() -> None:
+    config = fedcraft.Config(method=Craft(constraint="at_least"))
+    assert (config.method, config.server_lr) == ("craft", fedcraft.Config().server_lr)
+    assert config.name.startswith("craft+custom (Craft, ")
+
+
+def test_server_optimiser_object_is_refused_for_its_rate() -> None:
+    with pytest.raises(ConfigError, match=r"server: expected .* Adam\(lr=0.5\)\. Pass its class"):
+        fedcraft.Config(server=fedcraft.server_optimizer("adam", lr=0.5))
 
 
 def test_method_is_recorded_by_its_parts() -> None:
@@ -159,7 +181,7 @@ def test_resume_asks_for_the_objects_again(tmp_path: Path) -> None:
         fedcraft.resume(
             short.directory, rounds=4, **(objects | {"dataset": (INPUTS + 1, LABELS, OWNERS)})
         )
-    with pytest.raises(ConfigError, match="method: expected the object"):
+    with pytest.raises(ConfigError, match="aggregator: expected the object"):
         fedcraft.resume(short.directory, rounds=4, **(objects | {"method": Average}))
     assert fedcraft.resume(short.directory, rounds=4, **objects).status["round"] == 4
     assert parameters(short.directory) == parameters(whole.directory)

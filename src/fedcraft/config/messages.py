@@ -9,7 +9,6 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from fedcraft.errors import ConfigError
-from fedcraft.methods.method import PARTS
 from fedcraft.registry import did_you_mean
 
 COMMAND_LINE = "command line"
@@ -90,17 +89,14 @@ def _fix(key: str, detail: Mapping[str, Any], model: type[BaseModel], where: str
         if hint:
             return hint.strip()
     if field.annotation == dict[str, Any]:
-        return _as_table(key, found, where)
+        return _as_table(key, where)
     default = field.get_default()
     if default is None or key in getattr(model, "derived_keys", ()):
         return f"Change {key} or leave it out."
     return f"Try {key} = {show(default)}, the default, or leave it out."
 
 
-def _as_table(key: str, found: Any, where: str) -> str:
-    named = key in PARTS and isinstance(found, str)
+def _as_table(key: str, where: str) -> str:
     if where == COMMAND_LINE:
-        return f"Write {key}.name={found}" if named else f"Write {key}.KEY=VALUE"
-    if where:
-        return f"Write it as a table: [{key}]"
-    return f"Write {key}={ {'name': found} if named else {} }"
+        return f"Write {key}.KEY=VALUE"
+    return f"Write it as a table: [{key}]" if where else f"Write {key}={{}}"

@@ -27,7 +27,7 @@ from fedcraft.errors import ConfigError, FedcraftError
 from fedcraft.local import OBJECTIVES, LocalObjective
 from fedcraft.methods import Method, Part, method
 from fedcraft.methods.method import PARTS, stable
-from fedcraft.server_optimizers import OPTIMIZERS
+from fedcraft.server_optimizers import OPTIMIZERS, ServerOptimizer
 
 OBJECT_KEYS = ("dataset", "model", "method", *PARTS)
 _CUSTOM = "custom ("
@@ -170,18 +170,26 @@ def _describe_method(keys: dict[str, Any], objects: Objects) -> None:
 
 
 def _describe_rule(keys: dict[str, Any], objects: Objects) -> None:
-    """Treat a rule in place of a method as its import path: it has FedAvg's clients."""
+    """Put a rule in place of a method: behind the clients and rates of its method, or FedAvg's."""
     rule = keys["method"]
-    path = _import_path(rule)
-    if path:
-        keys["method"] = path
-    else:
-        keys["method"], keys["aggregator"] = "fedavg", rule
+    name = _NAMES.get(_import_path(rule if inspect.isclass(rule) else type(rule)))
+    if name is None and _import_path(rule):
+        keys["method"] = _import_path(rule)
+        return
+    keys["method"], keys["aggregator"] = _known(name or "fedavg"), rule
+    if name is None:
         keys.setdefault("label", _title(rule))
 
 
 def _describe_part(keys: dict[str, Any], table: str, objects: Objects) -> None:
     found = keys.get(table)
+    if isinstance(found, ServerOptimizer):
+        raise ConfigError(
+            f"{table}: expected a name, a class or a table, found an object with its own rate, "
+            f"{type(found).__name__}(lr={found.lr}). Pass its class, and the rate as server_lr"
+        )
+    if isinstance(found, str):
+        keys[table] = {"name": found}
     if not inspect.isclass(found) and not isinstance(found, Part | LocalObjective | Aggregator):
         return
     part = found if isinstance(found, Part) else Part(found)
