@@ -208,8 +208,8 @@ def test_aggregating_before_anything_was_sent_is_an_error() -> None:
         ({"method": 0.5}, r"method: expected a name or a Method, found 0\.5"),
         ({"reply": "gradient"}, "reply: expected 'update' or 'model'"),
         ({"method": "krafft"}, "Did you mean 'craft'"),
-        ({"bach_size": 20}, "bach_size: expected one of lr_decay"),
-        ({"rounds": 20}, "rounds: expected one of lr_decay"),
+        ({"bach_size": 20}, "bach_size: unknown key; expected one of lr_decay"),
+        ({"rounds": 20}, "rounds: unknown key; expected one of lr_decay"),
     ],
 )
 def test_wrong_arguments_say_what_was_expected(options: dict, message: str) -> None:
