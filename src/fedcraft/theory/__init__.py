@@ -1,6 +1,6 @@
-"""The paper's theory (appendix A) as something one can check with numbers.
+"""The paper's theory (appendix A), checked numerically.
 
-``check`` runs CRAFT on a ``SmoothProblem`` and sets both sides of every statement side by side;
+``check`` runs CRAFT on a ``SmoothProblem`` and compares both sides of every statement;
 ``bounds`` holds the right-hand sides as plain functions of ``constants``.
 """
 

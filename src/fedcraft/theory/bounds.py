@@ -1,6 +1,6 @@
-"""The statements of appendix A as functions: constants in, the bound out.
+"""The statements of appendix A as functions from constants to the bound.
 
-Numbers of equations and statements are the paper's.
+Numbers of equations and statements are those of the paper.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Number = TypeVar("Number", float, Vector)  # one, or one for every round
 
 @dataclass(frozen=True)
 class Bound:
-    """A right-hand side, term by term, so that one sees which term it owes its size to."""
+    """A right-hand side, term by term, which shows the dominant term."""
 
     start: float  # (F(theta_0) - F*) / (c eta_g T)
     step: float  # L eta_g G^2 / (2 c)
@@ -120,7 +120,7 @@ def residual_term(
 
 
 def update_norm_bound(targets: Vector, smallest_singular_value: float) -> float:
-    """What assumption A.3 takes for granted: ||g_t||^2 <= 1 + ||rho||^2 / sigma_min(U_t)^2.
+    """The premise of assumption A.3: ||g_t||^2 <= 1 + ||rho||^2 / sigma_min(U_t)^2.
 
     Not in the paper. g_t is the part of the unit reference in the null space of U_t plus U_t^+ rho,
     and these two are orthogonal. So G is bounded if and only if sigma_min(U_t) stays away from 0.
@@ -131,10 +131,10 @@ def update_norm_bound(targets: Vector, smallest_singular_value: float) -> float:
 
 
 def stationarity_floor(known: Constants, client_gradient_norms: Vector, eta_l: float) -> float:
-    """What a bounded G costs: ||grad F|| >= (sum_i rho_i^2 ||grad f_i|| - drift) / G.
+    """The cost of a bounded G: ||grad F|| >= (sum_i rho_i^2 ||grad f_i|| - drift) / G.
 
     Not in the paper: Cauchy-Schwarz on the step before the last in the proof of lemma A.8, with
-    drift = B_drift eta_l (K_max - 1). Where clients keep gradients of their own, ||grad F|| cannot
+    drift = B_drift eta_l (K_max - 1). Where the clients' gradients do not vanish, ||grad F|| cannot
     become small unless G becomes large.
     """
     aligned = float((known.weights * known.targets) @ client_gradient_norms)

@@ -1,4 +1,4 @@
-"""Run CRAFT on a problem and hold every statement of appendix A against the run."""
+"""Runs CRAFT on a problem and compares every statement of appendix A with the run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Report:
 
     @property
     def constants(self) -> Constants:
-        """The constants in the bounds; G and G^q are the run's own."""
+        """The constants in the bounds; G and G^q are measured in the run."""
         return self.measured.constants
 
     @property
@@ -121,7 +121,7 @@ def _start(start: Vector | None, dimension: int) -> Vector:
 
 
 def _exact(options: dict[str, Any]) -> bool:
-    """Nothing in the options takes the step away from the targets; eps only raises it."""
+    """Tell whether the options let the step meet its targets; eps only exceeds them."""
     return options["tau"] == 0 and not (options.get("clip") or options.get("released_code"))
 
 
@@ -130,7 +130,7 @@ def _targets(kind: object, problem: SmoothProblem) -> Vector:
         return problem.weights
     if kind == "uniform":
         return np.full_like(problem.weights, 1 / len(problem.weights))
-    raise InputError(f"target: the theory knows 'data' and 'uniform', found {kind!r}")
+    raise InputError(f"target: expected 'data' or 'uniform' for the theory, found {kind!r}")
 
 
 def _check_positive(**numbers: Any) -> None:

@@ -1,4 +1,4 @@
-"""The constants of appendix A for one problem and one way of training."""
+"""The constants of appendix A for one problem and one training configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedcraft.updates import Layout
 
 @dataclass(frozen=True)
 class Constants:
-    """Everything that the right-hand sides of appendix A are made of.
+    """All constants in the right-hand sides of appendix A.
 
     ``targets`` are the alignments p_i that the step reaches; in the paper p_i = rho_i. The proofs
     carry over to other targets with rho_min -> min_i p_i and sum_i rho_i^2 -> sum_i rho_i p_i.

@@ -22,8 +22,8 @@ class LogisticProblem:
     """f_i(theta) = mean_j log(1 + exp(-z_j . theta)) + lambda sum_k theta_k^2 / (1 + theta_k^2).
 
     ``samples[i]`` (n_i, d) holds z_j = y_j x_j with y_j = +-1. With lambda = ``curvature`` = 0 the
-    problem is convex, else not. Both terms have bounded gradients, so G_f holds everywhere (a
-    square penalty would not do), and both are >= 0, so F* = 0. With s(.) the largest singular
+    problem is convex, else not. Both terms have bounded gradients, so G_f holds everywhere (unlike
+    with a square penalty), and both are >= 0, so F* = 0. With s(.) the largest singular
     value::
 
         L   = max_i s(Z_i)^2 / (4 n_i) + 2 lambda
@@ -95,7 +95,8 @@ def random_logistic(
 
     Client i has n_i = ``sizes[i]`` points around its own centre; its labels follow a shared
     separator and a shared offset, each plus ``heterogeneity`` times the client's own, and are
-    flipped with probability ``noise``. With heterogeneity = noise = 0 one separator fits everybody.
+    flipped with probability ``noise``. With heterogeneity = noise = 0 one separator fits all
+    clients.
     """
     shared = rng.standard_normal(dimension)
     clients = []

@@ -1,4 +1,4 @@
-"""The left-hand sides: what a run did, in the quantities that appendix A speaks of."""
+"""The left-hand sides: the quantities of appendix A, measured in a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Measured:
     targets: Vector
     eta_l: float
     eta_g: float
-    exact: bool  # no clip, tau or released code takes the step away from its targets
+    exact: bool  # no clip, tau or released code keeps the step from its targets
 
     @cached_property
     def constants(self) -> Constants:
@@ -90,7 +90,7 @@ class Measured:
 
     @cached_property
     def distances(self) -> Vector:
-        """(T,): ||theta_{t+1} - theta_t||, infinite where the model stayed put."""
+        """(T,): ||theta_{t+1} - theta_t||, infinite where the model did not move."""
         lengths = np.linalg.norm(np.diff(self.run.points, axis=0), axis=-1)
         return np.where(lengths > 0, lengths, np.inf)
 

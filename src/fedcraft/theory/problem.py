@@ -1,4 +1,4 @@
-"""What the theory needs to know of a federated problem."""
+"""The contract of a federated problem in the theory."""
 
 from __future__ import annotations
 

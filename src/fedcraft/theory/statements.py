@@ -1,4 +1,4 @@
-"""The statements of appendix A set against a run, always in the form left <= right."""
+"""The statements of appendix A for a run, always in the form left <= right."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ FULL_RANK = 1e-3  # sigma_min(U) above which both constraints are met to roundin
 def claims(it: Measured) -> Iterator[Claim]:
     """Yield every statement that applies to the run.
 
-    Lemmas A.8 and A.9, theorem A.4 and corollary A.10 ask for U g = rho, but their proofs use no
-    more than U g >= rho; they are checked wherever that holds. It holds by layer too, where
+    Lemmas A.8 and A.9, theorem A.4 and corollary A.10 assume U g = rho, but their proofs only
+    use U g >= rho; they are checked wherever that holds. It holds by layer too, where
     <g_i, g> = rho_i sum_q ||g_i^q|| >= rho_i ||g_i||.
     """
     yield from _assumptions(it)
@@ -98,7 +98,7 @@ def _weighted_gradient(it: Measured) -> Iterator[Claim]:
 
 
 def _update_norm(it: Measured) -> Claim:
-    # With eps > 0 the step reaches a little more than p, and pays for that in length.
+    # With eps > 0 the step reaches a little more than p, and is longer.
     reached = it.targets + np.maximum(it.block_deviations, 0)
     values = it.smallest_singular_values
     right = np.array(

@@ -1,4 +1,4 @@
-"""A run of CRAFT with gradient steps and full participation, with everything written down."""
+"""A run of CRAFT with gradient steps and full participation, with a record of all quantities."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedcraft.updates import Layout
 
 @dataclass(frozen=True)
 class LocalWork:
-    """What one client did in one round, and the largest quotients it met on the way."""
+    """What one client did in one round, and the largest quotients on its path."""
 
     update: Vector  # g_i = theta_t - theta_i
     gradient: Vector  # grad f_i(theta_t)
