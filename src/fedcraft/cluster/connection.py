@@ -8,12 +8,11 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any
 
 from fedcraft.errors import ConfigError, MissingExtraError
 
-# Nobody is told what runs here, and a client's worker keeps the devices it sees.
+# Ray reports no usage statistics, and a worker keeps the devices it sees.
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 _LOCAL, _AUTO = "local", "auto"
 _ANSWER_SECONDS = 10.0
@@ -23,8 +22,8 @@ class RayConnection:
     """A connection to the cluster at ``address``, closed at the end if it was made here.
 
     ``address`` is ``HOST:PORT``, ``ray://HOST:PORT``, ``auto`` for the cluster this machine belongs
-    to, or ``local`` for one of this process's own with ``cpus`` CPUs. Left out it is
-    ``RAY_ADDRESS``, else ``local``. A process that is connected already stays where it is.
+    to, or ``local`` for a private cluster with ``cpus`` CPUs. The default is ``RAY_ADDRESS``, else
+    ``local``. A process that is already connected keeps its cluster.
     """
 
     def __init__(self, address: str | None = None, cpus: int | None = None) -> None:
@@ -37,7 +36,7 @@ class RayConnection:
 
     @property
     def cpus(self) -> int:
-        """CPUs of the cluster as it is now, at least 1."""
+        """The present number of CPUs of the cluster, at least 1."""
         return max(1, int(self.ray.cluster_resources().get("CPU", 0)))
 
     @property
@@ -47,7 +46,7 @@ class RayConnection:
         return found
 
     def close(self) -> None:
-        """Leave the cluster; one that was started here ends."""
+        """Disconnect; a cluster that was started here ends."""
         if self._own:
             self._own = False
             with _same_signals():
@@ -56,12 +55,7 @@ class RayConnection:
     def __enter__(self) -> RayConnection:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -92,14 +86,14 @@ def _connect(ray: Any, address: str, cpus: int | None) -> None:
 
 
 def _knock(address: str) -> None:
-    """Raise if nobody listens there: Ray itself would go on trying for minutes."""
+    """Raise if nothing listens there: Ray itself would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     socket.create_connection((host.strip("[]"), int(port)), _ANSWER_SECONDS).close()
 
 
 @contextmanager
 def _same_signals() -> Iterator[None]:
-    """Keep the process's own handlers: Ray puts one for SIGTERM in the place of the engine's."""
+    """Restore the process's signal handlers: Ray replaces the engine's SIGTERM handler."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -6,7 +6,6 @@ there read the same memory. numpy does not know all of torch's types, hence the 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcraft.engine.executors.job import REPORT, Command, Job, Shard, Workspace
+from fedcraft.updates.reading import array_view
 
 _LOSS = REPORT.index("loss")
 
@@ -73,7 +73,7 @@ def pack(tensor: Tensor) -> PackedTensor:
 
 def unpack(packed: PackedTensor) -> Tensor:
     """Return the tensor, in the memory in which it arrived: read only."""
-    return _wrap(packed.content).view(getattr(torch, packed.dtype)).view(packed.shape)
+    return array_view(packed.content).view(getattr(torch, packed.dtype)).view(packed.shape)
 
 
 def pack_job(job: Job, workspace: Workspace, slots: int) -> PackedJob:
@@ -86,7 +86,8 @@ def pack_job(job: Job, workspace: Workspace, slots: int) -> PackedJob:
 
 def unpack_job(packed: PackedJob) -> tuple[Job, Workspace]:
     """Return the job, with its samples in Ray's memory, and a workspace for its units."""
-    tensors = replace(packed.job.tensors, inputs=_wrap(packed.inputs), labels=_wrap(packed.labels))
+    inputs, labels = array_view(packed.inputs), array_view(packed.labels)
+    tensors = replace(packed.job.tensors, inputs=inputs, labels=labels)
     return replace(packed.job, tensors=tensors), Workspace(**packed.workspace)
 
 
@@ -158,10 +159,3 @@ def _pack_all(tensors: Mapping[str, Tensor] | None) -> PackedTensors | None:
 
 def _unpack_all(packed: PackedTensors | None) -> dict[str, Tensor] | None:
     return None if packed is None else {name: unpack(value) for name, value in packed.items()}
-
-
-def _wrap(array: NDArray[Any]) -> Tensor:
-    with warnings.catch_warnings():
-        # Ray's memory is read-only, and torch warns that nothing must write to it. Nothing does.
-        warnings.filterwarnings("ignore", message=".*not writable.*")
-        return torch.from_numpy(array)

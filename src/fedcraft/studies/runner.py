@@ -56,7 +56,7 @@ def run_all(
     waiting: queue.SimpleQueue[Path] = queue.SimpleQueue()
     for directory in order:
         waiting.put(directory)
-    workers = [_Worker(waiting, progress, ended) for _ in range(min(jobs, len(order)))]
+    workers = [_ChildThread(waiting, progress, ended) for _ in range(min(jobs, len(order)))]
     try:
         for worker in workers:
             worker.start()
@@ -103,7 +103,7 @@ def terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-class _Worker(threading.Thread):
+class _ChildThread(threading.Thread):
     """A thread that feeds one child process and replaces it when it dies."""
 
     def __init__(self, waiting: queue.SimpleQueue[Path], progress: Progress, ended: Ended) -> None:
