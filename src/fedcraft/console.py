@@ -12,7 +12,7 @@ __all__ = ["notes"]
 
 
 class _Notes(Console):
-    """A console that stops writing when its reader closes the pipe, so that the work goes on."""
+    """A console that stops writing when its reader closes the pipe, so that the work continues."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True

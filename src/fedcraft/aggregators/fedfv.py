@@ -20,7 +20,7 @@ from fedcraft.linalg import rounding
 class FedFV(Aggregator):
     """Federated fair averaging (Wang et al. 2021): g_t = g ||mean_i g_i|| / ||g||, where
 
-    1. clients are ordered by loss; the alpha share with the largest losses is kept as it is;
+    1. clients are ordered by loss; the alpha share with the largest losses is not changed;
     2. every other g_i is projected, for j in that order with <g_j, p_i> < 0, off g_j;
     3. g is the uniform mean of the p_i;
     4. for each of ``tau`` rounds, oldest first, g is projected off the sum of those last uploads

@@ -1,7 +1,7 @@
 """The messages between the server and a Ray worker, and how tensors are packed into them.
 
-Arrays travel beside the pickle, not in it, so Ray keeps each of them once per node and all workers
-there read the same memory. numpy does not know all of torch's types, hence the bytes.
+Arrays are sent outside the pickle, so Ray keeps each of them once per node and all workers there
+read the same memory. Tensors are packed as bytes, because numpy lacks some of torch's types.
 """
 
 from __future__ import annotations

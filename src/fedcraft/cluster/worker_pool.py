@@ -40,7 +40,7 @@ class WorkerPool:
         self._failed_starts = 0
         self._last_seen = time.monotonic()
         self._packed = self._put(packed)
-        # No restarts by Ray: a worker that comes back without the job would be of no use.
+        # No restarts by Ray: a worker that restarts without the job would be useless.
         options = {"num_cpus": 1, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
         self._actor_class = self._ray.remote(**options)(RayWorker)
         for _ in range(wanted):
@@ -48,7 +48,7 @@ class WorkerPool:
         self._gather()
 
     def admit(self, ref: Any) -> None:
-        """Take in a worker that has started, or request another one if it did not survive that."""
+        """Add a worker that has started, or request another one if it died."""
         actor, errors = self.starting.pop(ref), self._ray.exceptions
         try:
             node, pid = self._ray.get(ref)
@@ -60,7 +60,7 @@ class WorkerPool:
         except errors.RayError as error:
             raise WorkerError(
                 f"a worker in the cluster cannot take over the run: {error}\nEvery node needs the "
-                "same packages, and the module of your own model or loss"
+                "same packages, and the modules of custom models and losses"
             ) from error
         else:
             self._failed_starts, self._last_seen = 0, time.monotonic()
@@ -79,7 +79,7 @@ class WorkerPool:
         if not self.workers and time.monotonic() - self._last_seen > _START_SECONDS:
             raise WorkerError(
                 f"no worker could start in the cluster for {_START_SECONDS:.0f} seconds; each needs"
-                " one free CPU. 'ray status' shows who uses them"
+                " one free CPU. 'ray status' shows what uses them"
             )
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ class WorkerPool:
         self.starting[actor.prepare.remote(self._packed)] = actor
 
     def _gather(self) -> None:
-        """Wait for the workers, but not long for the late ones once the first is there."""
+        """Wait for the workers; once the first has started, not long for the others."""
         first = None
         while self.starting:
             ready, _ = self._ray.wait(list(self.starting), num_returns=1, timeout=1.0)
@@ -115,5 +115,5 @@ class WorkerPool:
                 break
 
     def _end(self, actor: Any) -> None:
-        with suppress(Exception):  # it may be gone, and its node with it
+        with suppress(Exception):  # it may be gone, together with its node
             self._ray.kill(actor)

@@ -30,7 +30,7 @@ _NOT_A_GRAM = "gram: it holds NaN or Inf, or is not a Gram matrix"
 @dataclass(frozen=True)
 class _Problem:
     gram: Vector
-    regular: Vector  # gram with a ridge of the size of its own rounding
+    regular: Vector  # gram with a ridge of the size of its rounding
     roots: Vector  # regular = roots^T roots
     lower: Vector
     upper: Vector

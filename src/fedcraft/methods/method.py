@@ -68,7 +68,7 @@ Override = str | Mapping[str, Any] | Part | type | LocalObjective | Aggregator |
 
 
 class Changes(TypedDict, total=False):
-    """What a method may be given in the place of its own; None changes nothing."""
+    """The parts and rates of a method that may be exchanged; None changes nothing."""
 
     local: Override
     aggregator: Override

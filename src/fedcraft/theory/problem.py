@@ -14,8 +14,8 @@ Vector = npt.NDArray[np.float64]
 class SmoothProblem(Protocol):
     """F(theta) = sum_i rho_i f_i(theta) (eq. 3.1) with the constants of assumptions A.1 to A.3.
 
-    The constants must hold for every client and every theta; ``check`` tests them only where the
-    run goes.
+    The constants must hold for every client and every theta; ``check`` tests them only at the
+    points that the run visits.
     """
 
     @property
