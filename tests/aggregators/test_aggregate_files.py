@@ -111,7 +111,7 @@ def files_round(rule, folder, seed, out):
     return load_file(folder / out)
 
 
-def test_a_saved_state_goes_on_from_its_file(tmp_path):
+def test_a_saved_state_continues_from_its_file(tmp_path):
     craft = fedcraft.aggregator("craft")
     files_round(craft, tmp_path, 0, "first.safetensors")
     saved = json.loads(json.dumps(craft.state_dict()))
@@ -155,7 +155,7 @@ def test_files_are_not_read_in_an_order_that_memory_may_not_have(tmp_path):
         fedcraft.aggregate_files(craft, paths, tmp_path / "step.safetensors")
 
 
-def test_a_memory_of_its_own_lies_beside_the_step_and_survives_a_failure(tmp_path, monkeypatch):
+def test_a_separate_memory_is_beside_the_step_and_survives_a_failure(tmp_path, monkeypatch):
     craft = fedcraft.aggregator("craft", reference="moving_average")
     for seed in range(3):
         files_round(craft, tmp_path, seed, "step.safetensors")

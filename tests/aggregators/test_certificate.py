@@ -138,7 +138,7 @@ def test_certify_false_saves_the_work():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_product_that_should_vanish_is_no_conflict_whatever_its_sign(dtype):
+def test_a_product_that_should_vanish_is_not_a_conflict_whatever_its_sign(dtype):
     eps = float(np.finfo(dtype).eps)
     for below, conflicts in ((-2 * eps, 0), (-40 * eps, 1)):
         updates = np.array([[1.0, 0.0], [2 * below, 1.0]], dtype=dtype)
@@ -152,7 +152,7 @@ def test_a_product_that_should_vanish_is_no_conflict_whatever_its_sign(dtype):
         assert certificate.conflict_free == (conflicts == 0)
 
 
-def test_an_average_that_is_all_rounding_goes_against_nobody():
+def test_an_average_that_is_all_rounding_works_against_no_client():
     rng = np.random.default_rng(3)
     rows = rng.normal(size=(3, 50)).astype(np.float32)
     updates = np.vstack([rows, -rows.sum(axis=0, dtype=np.float32)])

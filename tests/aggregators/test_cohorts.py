@@ -99,7 +99,7 @@ def test_dependent_rows_are_least_squares_without_rows_too():
     np.testing.assert_allclose(found.direction, expected.direction, rtol=1e-7, atol=1e-9)
 
 
-def test_a_rule_that_asks_for_rows_is_told_that_there_are_none():
+def test_a_rule_that_asks_for_rows_gets_an_error_if_there_are_none():
     updates, arguments = make_round(0)
     facts = RoundInput(**arguments).facts(*updates.shape)
     cohort = Sealed(**facts, products=torch.from_numpy(updates).split(SIZES, dim=1))

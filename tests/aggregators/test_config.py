@@ -95,7 +95,7 @@ def test_a_rule_for_the_whole_vector_claims_nothing_about_its_layers():
     assert (found.whole.residual < 1e-12, found.whole.rank) == (True, 4)
 
 
-def test_an_antipodal_pair_with_equal_weights_stays_put():
+def test_an_antipodal_pair_with_equal_weights_does_not_move():
     updates = np.array([[1.0, 2.0], [-1.0, -2.0]])
     for meaning in ("original", "target", "layerwise"):
         step = fedcraft.aggregator("config", meaning=meaning).aggregate(updates)

@@ -158,7 +158,7 @@ def test_later_rounds_project_the_last_step_layer_by_layer():
         np.testing.assert_allclose(found[block], expected, atol=1e-12)
 
 
-def test_at_least_leaves_a_reference_alone_that_already_serves_everybody():
+def test_at_least_leaves_a_reference_alone_that_already_serves_all_clients():
     rng = np.random.default_rng(2)
     base = np.ones(20)
     craft = fedcraft.aggregator("craft", constraint="at_least", eps=0.0)

@@ -93,7 +93,7 @@ def test_a_client_with_a_zero_layer_is_left_out_of_that_layer(updates):
     assert cosine == pytest.approx(1)
 
 
-def test_a_layer_that_nobody_moved_stays_put(updates):
+def test_a_layer_without_updates_does_not_move(updates):
     updates[:, :12] = 0
     step = aggregator("fedlf").aggregate(updates, losses=LOSSES, layers=LAYERS)
     np.testing.assert_array_equal(step.direction[:12], np.zeros(12))
@@ -154,7 +154,7 @@ def test_a_fair_row_that_cancels_in_float32_is_looked_at_again():
 
 @pytest.mark.parametrize("rule", ["fedlf", "fedmdfg"])
 @pytest.mark.parametrize("sine", [1e-4, 1e-5])
-def test_a_short_direction_of_a_wide_model_goes_against_nobody(rule, sine):
+def test_a_short_direction_of_a_wide_model_works_against_no_client(rule, sine):
     """float32 sums of long rows would leave more rounding than direction."""
     for seed in range(3):
         basis, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(5000, 2)))

@@ -105,7 +105,7 @@ def _searching(losses, **params):
     return rule
 
 
-def test_the_search_takes_the_longest_step_that_helps_everybody():
+def test_the_search_takes_the_longest_step_that_helps_all_clients():
     rule = _searching([1.0, 1.0])
     assert rule.line_search(lambda length: [1 - length, 1 - length], 0.1) == pytest.approx(3.2)
     falls_below = 0.5

@@ -42,7 +42,7 @@ def test_epsilon_zero_is_the_weighted_mean_of_unit_updates(updates):
     np.testing.assert_allclose(step.direction, weights @ _unit(updates), rtol=1e-12)
 
 
-def test_a_wide_box_conflicts_with_nobody(updates):
+def test_a_wide_box_conflicts_with_no_client(updates):
     step = aggregator("fedmgda", epsilon=1.0).aggregate(updates)
     square = step.direction @ step.direction
     assert (_unit(updates) @ step.direction >= square - 1e-12).all()

@@ -139,7 +139,7 @@ def test_drop_leaves_a_nonfinite_client_out_and_says_so():
     assert dropped.certificate.dropped == (8,)
 
 
-def test_drop_cannot_drop_everybody():
+def test_drop_cannot_drop_all_clients():
     with pytest.raises(NonFiniteError):
         used_craft(nonfinite="drop").aggregate(np.full((2, 4), np.nan))
 

@@ -24,7 +24,7 @@ def test_it_does_not_resolve_conflicts():
     assert fedcraft.aggregator("craft").aggregate(updates[1:]).certificate.conflict_free
 
 
-def test_a_layer_that_nobody_moves_stands_still():
+def test_a_layer_without_updates_does_not_move():
     """As CRAFT's: the memory alone moves nothing."""
     rule = fedcraft.aggregator("layer_momentum")
     moved = np.random.default_rng(0).normal(size=(3, 4))

@@ -197,7 +197,7 @@ def _fail(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_the_certificate_speaks_of_the_direction_it_comes_with(promise):
+def test_the_certificate_describes_the_direction_it_comes_with(promise):
     rule = promise.build()
     for arguments in rounds(3):
         step = rule.aggregate(**arguments)

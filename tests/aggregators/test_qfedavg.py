@@ -61,7 +61,7 @@ def test_a_large_q_follows_the_worst_client_without_overflow():
     np.testing.assert_allclose(step.direction, [0, expected, 0], rtol=1e-6, atol=1e-30)
 
 
-def test_the_floor_keeps_a_solved_client_from_stopping_everybody():
+def test_the_floor_keeps_a_solved_client_from_stopping_all_clients():
     updates, losses = np.eye(2), [0.0, 1.0]
     stalled = aggregator("qfedavg").aggregate(updates, losses=losses, client_lr=1.0)
     floored = aggregator("qfedavg", loss_floor=1e-3).aggregate(

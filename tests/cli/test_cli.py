@@ -135,7 +135,7 @@ def test_quiet_run_prints_nothing(here: Path) -> None:
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
 
 
-def test_a_run_goes_on_when_nobody_reads_its_progress(here: Path) -> None:
+def test_a_run_continues_when_nothing_reads_its_progress(here: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "fedcraft", "run", *TINY, "--out", "a"]
@@ -202,7 +202,7 @@ def test_bad_configuration_is_one_message_and_exit_code_2(bad: Any, here: Path) 
         (["reproduce", "table-femnist", "-m", "craftt"], "craft"),
     ],
 )
-def test_what_cannot_start_is_told_with_exit_code_2(
+def test_what_cannot_start_is_reported_with_exit_code_2(
     words: list[str], named: str, here: Path
 ) -> None:
     result = call(*words)
@@ -224,7 +224,7 @@ def test_file_that_cannot_be_written_is_named_in_one_line(here: Path) -> None:
     assert isinstance(call("--debug", "run", *TINY, "--out", "taken").exception, FileExistsError)
 
 
-def test_full_disk_is_told_in_one_line(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported_in_one_line(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 

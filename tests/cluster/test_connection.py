@@ -22,6 +22,6 @@ def test_without_ray_the_error_has_the_pip_command(monkeypatch):
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nowhere", "host:port"])
-def test_an_address_where_nobody_answers_is_told_at_once(address):
+def test_an_address_where_nobody_answers_is_reported_at_once(address):
     with pytest.raises(ConfigError, match=r"ray_address: expected HOST:PORT .* 'ray start --head'"):
         RayConnection(address)

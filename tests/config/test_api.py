@@ -37,6 +37,6 @@ def test_dir_shows_what_there_is() -> None:
         assert getattr(fedcraft, name).__name__ == f"fedcraft.{name}"
 
 
-def test_misspelt_name_is_told_its_neighbour() -> None:
+def test_misspelt_name_gets_a_suggestion() -> None:
     with pytest.raises(AttributeError, match="Did you mean 'compare'"):
         fedcraft.compar  # noqa: B018

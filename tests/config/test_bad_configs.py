@@ -44,7 +44,7 @@ def test_message_names_key_file_and_fix(bad, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("word", ["client_lr", "=3", "client_lr:0.1"])
-def test_word_that_is_no_override_is_told_how_to_write_it(word: str) -> None:
+def test_word_that_is_not_an_override_is_an_error_with_the_right_syntax(word: str) -> None:
     with pytest.raises(ConfigError, match=r"key=value.*client_lr=0\.05"):
         parse_overrides([word])
 
@@ -64,7 +64,7 @@ def test_missing_file_offers_its_neighbour(tmp_path: Path) -> None:
         load_config(tmp_path / "digit.toml")
 
 
-def test_file_that_is_no_text_is_told_so(tmp_path: Path) -> None:
+def test_file_that_is_not_text_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="UTF-8"):

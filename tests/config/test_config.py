@@ -139,7 +139,7 @@ def test_old_result_with_a_label_of_today_can_be_read() -> None:
     assert load_config({"method": "fedavg", "label": "craft"}, names=False).name == "craft"
 
 
-def test_all_wrong_keys_are_told_at_once() -> None:
+def test_all_wrong_keys_are_reported_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         load_config({"client_rl": 1, "rounds": 0})
     assert "'client_lr'" in str(caught.value)

@@ -16,7 +16,7 @@ from fedcraft.errors import ConfigError
 from fedcraft.studies.plan import Plan
 
 
-def test_direct_call_complains_as_a_changed_copy_does() -> None:
+def test_direct_call_raises_the_same_error_as_a_changed_copy_does() -> None:
     for make in (Config, Config().but):
         with pytest.raises(ConfigError, match=r"^unknown key 'metod'\. Did you mean 'method'"):
             make(metod="x")
@@ -37,7 +37,7 @@ def test_old_result_is_read_without_its_rule(
     assert load_config(old, names=False).name == "broken_by_now:Rule"
 
 
-def test_wrong_mixture_with_a_rule_of_ones_own_is_told_once() -> None:
+def test_wrong_mixture_with_a_custom_rule_is_reported_once() -> None:
     with pytest.raises(ConfigError, match=r"^method: unknown name 'nope\+own:Rule'"):
         Config(method="nope+own:Rule")
 
@@ -120,7 +120,7 @@ def test_nothing_in_a_table_is_refused_too() -> None:
         ("", {"model_options": 3}, "Write model_options={}"),
     ],
 )
-def test_plain_value_for_a_table_is_told_how_to_write_it_there(
+def test_plain_value_for_a_table_is_an_error_with_the_right_syntax(
     where: str, given: dict[str, Any], fix: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -136,7 +136,7 @@ def test_axis_may_be_an_array_or_a_range() -> None:
         Plan({}, {"seed": np.array([])}).configs()
 
 
-def test_axis_without_values_is_told_something_sensible() -> None:
+def test_axis_without_values_is_a_readable_error() -> None:
     with pytest.raises(ConfigError, match=r"grid\.seed: .* found \[\]\. Leave it out$"):
         Plan({}, {"seed": []}).configs()
     with pytest.raises(ConfigError, match=r'Write method = \["craft"\]$'):

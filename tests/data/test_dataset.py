@@ -77,7 +77,7 @@ def test_fingerprint_follows_content_only() -> None:
         (np.zeros((2, 3)), [0, 1], {"augmentation": "crop-flip"}, "needs uint8 images"),
     ],
 )
-def test_arrays_that_are_no_data_set_are_refused(
+def test_arrays_that_are_not_a_data_set_are_refused(
     inputs: Any, labels: Any, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(DataError, match=message):
@@ -207,7 +207,9 @@ def test_table_without_what_was_asked_for_is_refused(
 
 
 @pytest.mark.parametrize("name", ["kind", "site"])
-def test_empty_text_in_a_csv_file_is_no_class_and_no_client(tmp_path: Path, name: str) -> None:
+def test_empty_text_in_a_csv_file_is_neither_a_class_nor_a_client(
+    tmp_path: Path, name: str
+) -> None:
     path = write_table(tmp_path, ".csv", COLUMNS | {name: ["x", None, "y", None]})
     with pytest.raises(DataError, match=f"'{name}' has 2 empty"):
         load(path, label="kind", client="site")
@@ -227,7 +229,7 @@ def test_whole_numbers_with_a_point_are_classes(tmp_path: Path) -> None:
         ([-1, 1, 1, -1], [0, 1, 1, 0]),
     ],
 )
-def test_integers_that_are_no_class_numbers_are_numbered(
+def test_integers_that_are_not_class_numbers_are_numbered(
     tmp_path: Path, suffix: str, labels: list[int], numbers: list[int]
 ) -> None:
     path = write_table(tmp_path, suffix, {"x": [1.0, 2.0, 3.0, 4.0], "label": labels})

@@ -36,7 +36,7 @@ def assert_every_sample_once(made: Any, samples: int) -> None:
     assert np.array_equal(np.sort(made.clients.indices), np.arange(samples))
 
 
-def test_paper_size_ends_within_seconds_and_repairs_everybody() -> None:
+def test_paper_size_ends_within_seconds_and_repairs_all_clients() -> None:
     start = time.perf_counter()
     made = dirichlet(CIFAR_LABELS, 1000, 0.1, min_size=20, seed=77)
     assert time.perf_counter() - start < 5
@@ -77,7 +77,7 @@ def test_class_is_cut_at_the_floor_of_the_cumulated_shares() -> None:
     assert _cut(np.array([0.25, 0.1, 0.6, 0.05]), 7).tolist() == [0, 1, 2, 2, 2, 2, 3]
 
 
-def test_repair_takes_from_whoever_is_largest_at_that_moment() -> None:
+def test_repair_takes_from_the_largest_client_at_that_moment() -> None:
     owners = np.repeat([0, 1, 2], [6, 5, 1])
     made = _repaired(owners, 3, 3, np.arange(12))
     # 6/5/1 -> 5/5/2 (from 0) -> 4/5/3 (tie: lowest id)

@@ -168,14 +168,14 @@ def test_missing_column_is_named(cifar: Cifar) -> None:
         (pa.array(["a", "b", "c", "d"]), "must be integers"),
     ],
 )
-def test_label_that_is_no_class_is_refused(cifar: Cifar, column: Any, message: str) -> None:
+def test_label_that_is_not_a_class_is_refused(cifar: Cifar, column: Any, message: str) -> None:
     root, _ = cifar(label=column)
     with pytest.raises(DataError, match=message):
         load("cifar10", root=root)
 
 
 @pytest.mark.parametrize("data", [b"no image at all", None, b""])
-def test_row_that_is_no_image_is_named(cifar: Cifar, data: bytes | None) -> None:
+def test_row_that_is_not_an_image_is_named(cifar: Cifar, data: bytes | None) -> None:
     kind = pa.struct([("bytes", pa.binary())])
     root, _ = cifar(img=pa.array([{"bytes": data}] * 4, kind))
     with pytest.raises(DataError, match="row 17 is not an image"):

@@ -51,7 +51,7 @@ def test_one_pass_scores_like_a_loop_over_clients(split, model, settings):
     )
 
 
-def test_a_loss_of_ones_own_is_scored_client_by_client(federation, model, settings, monkeypatch):
+def test_a_custom_loss_is_scored_client_by_client(federation, model, settings, monkeypatch):
     def doubled(outputs, labels):
         return 2 * cross_entropy(outputs, labels)
 

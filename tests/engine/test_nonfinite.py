@@ -96,7 +96,7 @@ def test_buffers_that_stay_with_their_client_may_be_anything(federation, normed,
     assert torch.equal(kept.tensors["1.running_var"], torch.ones(64))
 
 
-def test_a_buffer_that_is_infinite_from_the_start_is_no_fault(federation, model, settings):
+def test_a_buffer_that_is_infinite_from_the_start_is_not_a_fault(federation, model, settings):
     masked = nn.Sequential(*model)
     masked.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
     result = run(method("craft"), federation, masked, settings(rounds=1))

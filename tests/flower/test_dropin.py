@@ -137,7 +137,7 @@ def test_a_method_that_needs_losses_says_what_a_foreign_client_must_send() -> No
         chosen.start(InProcessGrid(app, 2), small.arrays(), 1, 5, ConfigRecord({"lr": 0.1}))
 
 
-def test_arrays_without_names_are_layers_of_their_own() -> None:
+def test_arrays_without_names_are_separate_layers() -> None:
     record = ArrayRecord([p.detach().numpy() for p in small.model().parameters()])
     echo = ClientApp()
 

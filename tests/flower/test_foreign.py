@@ -139,7 +139,7 @@ def test_a_config_that_was_used_before_does_not_stop_the_clock() -> None:
     assert numbers == [1] * 8 + [2] * 8
 
 
-def test_own_functions_get_what_the_clients_said() -> None:
+def test_custom_functions_get_the_reports_of_clients() -> None:
     """Under the clients' own names, with NaN where one reports it, and they may return nothing."""
     losses = [0.5, float("nan"), 2.0, 1.0]
     app = foreign_app(

@@ -66,7 +66,7 @@ def test_half_precision_models_are_aggregated_in_single_and_sent_back_in_half() 
 
 
 @pytest.mark.parametrize("arrival", [[0, 1, 2, 3], [3, 0, 2, 1], [2], [3, 1], []])
-def test_rows_end_up_in_the_clients_order_whoever_came_when(arrival: list[int]) -> None:
+def test_rows_end_up_in_the_clients_order_whatever_their_arrival(arrival: list[int]) -> None:
     record = ArrayRecord({"w": Array(np.zeros(2, np.float32))})
     wire = WireFormat.of(record)
     updates = UpdateMatrix(wire, weight_key=None)

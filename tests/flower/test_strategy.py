@@ -62,7 +62,7 @@ def test_ids_of_64_bits_stay_as_they_are(name: str, tmp_path: Path) -> None:
     assert list(found.client_accuracy.index) == sorted(ids)
 
 
-def test_the_certificate_of_the_last_round_speaks_of_clients_not_of_nodes() -> None:
+def test_the_certificate_of_the_last_round_names_clients_not_nodes() -> None:
     certificate = small.train().certificate
     assert certificate is not None
     assert certificate.client_ids == (0, 1, 2, 3)
@@ -125,7 +125,7 @@ def _my_loss(outputs: Tensor, labels: Tensor) -> Tensor:
     return nn.functional.cross_entropy(outputs, labels, label_smoothing=0.1)
 
 
-def test_options_that_are_no_text_are_recorded_by_name(tmp_path: Path) -> None:
+def test_options_that_are_not_text_are_recorded_by_name(tmp_path: Path) -> None:
     """And a run with them can be saved, resumed, and told from another."""
     config = ConfigRecord({"lr": 0.1, "keys": [b"one", b"two"], "key": b"one"})
 
@@ -181,7 +181,7 @@ def test_buffers_follow_their_policy_and_counters_stay(
     assert chosen.state.wire.layout.dimension == 3 * 2 + 2 + 2 + 2
 
 
-def test_frozen_parameters_are_no_geometry_and_stay() -> None:
+def test_frozen_parameters_are_not_geometry_and_stay() -> None:
     module = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
     module[0].weight.requires_grad_(False)
     app = _statistics_app({"0.weight": np.ones((2, 3), np.float32)})

@@ -26,7 +26,7 @@ def test_demands_that_can_be_met_are_met(delta):
 
 
 @pytest.mark.parametrize("delta", [1e-8, 0.0])
-def test_clients_that_cannot_be_told_from_opposite_ones_make_no_giant_step(delta):
+def test_clients_that_are_nearly_opposite_make_no_giant_step(delta):
     demands = torch.full((2,), 0.5, dtype=torch.float64)
     for seed in range(10):
         units = _nearly_opposite(delta, seed)

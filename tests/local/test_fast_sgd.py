@@ -103,7 +103,7 @@ _NO_CHAINS = {
 
 
 @pytest.mark.parametrize("kind", _NO_CHAINS)
-def test_what_is_no_chain_of_known_layers_is_left_to_autograd(kind):
+def test_what_is_not_a_chain_of_known_layers_is_left_to_autograd(kind):
     assert not isinstance(scratch_model(_NO_CHAINS[kind]()), SequentialModel)
 
 

@@ -136,7 +136,7 @@ def test_the_last_short_batch_is_kept(lab: Lab) -> None:
     assert lab.train("plain", lab.network(), asked)[1].steps == 2 * asked.batches_per_epoch == 10
 
 
-def test_an_epoch_serves_every_sample_once_in_an_order_of_its_own(lab: Lab) -> None:
+def test_an_epoch_serves_every_sample_once_in_its_own_order(lab: Lab) -> None:
     data = ClientData(Tensors(lab.digits.inputs, torch.arange(len(lab.digits))), np.arange(40, 73))
     asked = lab.task(lab.network(), data, epochs=2)
     served = torch.cat([labels for _, labels in asked.batches()])

@@ -85,7 +85,7 @@ def test_dittos_personal_model_is_drawn_to_the_broadcast_one(lab: Lab) -> None:
     assert distance[5.0] < 0.5 * distance[0.0]
 
 
-def test_dittos_personal_model_has_a_rate_of_its_own(lab: Lab) -> None:
+def test_dittos_personal_model_has_a_separate_rate(lab: Lab) -> None:
     asked = lab.task(lab.network(), lab.client())
     row, still = lab.train("ditto", lab.network(), asked, personal_lr=0.0)
     _, moving = lab.train("ditto", lab.network(), asked)
@@ -243,5 +243,5 @@ def test_an_impossible_objective_is_refused(name: str, params: Any, message: str
         local_objective(name, **params)
 
 
-def test_an_objective_of_ones_own_is_found_by_its_place() -> None:
+def test_a_custom_objective_is_found_by_its_import_path() -> None:
     assert type(local_objective("fedcraft.local.sgd:PlainSGD")) is type(local_objective("plain"))

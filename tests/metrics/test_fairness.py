@@ -90,7 +90,7 @@ def test_equal_clients_are_the_fair_end(value: float) -> None:
     assert numbers["entropy"] == pytest.approx(math.log(8))
 
 
-def test_vanishing_accuracy_beside_a_whole_one_is_no_share_at_all() -> None:
+def test_vanishing_accuracy_beside_a_whole_one_has_no_share() -> None:
     assert summarise([5e-324, 1.0, 1.0])["entropy"] == pytest.approx(math.log(2))
 
 
@@ -140,7 +140,7 @@ def test_order_of_clients_does_not_matter_and_numbers_are_ordered(
         ([0.5, 0.6], [1.0, math.nan], NonFiniteError, "weights must be finite"),
     ],
 )
-def test_numbers_that_are_no_accuracies_are_refused(
+def test_numbers_that_are_not_accuracies_are_refused(
     values: Any, weights: Any, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):

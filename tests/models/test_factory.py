@@ -185,7 +185,7 @@ def test_batchnorm_is_warned_about_and_swapped_on_request(user_code: Any) -> Non
     assert module(torch.zeros(1, *CIFAR)).shape == (1, 8, 30, 30)
 
 
-def test_an_object_is_no_factory_even_if_it_can_be_called(user_code: Any) -> None:
+def test_an_object_is_not_a_factory_even_if_it_can_be_called(user_code: Any) -> None:
     user_code.made = nn.Linear(4, 3)
     with pytest.raises(ConfigError, match=r"'user_code:made' must be a class.* object of Linear"):
         build("user_code:made", input_shape=(4,), classes=3)

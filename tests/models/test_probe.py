@@ -41,7 +41,7 @@ def logits(count: int) -> Callable[[nn.Module, Tensor], Tensor]:
         (Made(lambda _, inputs: inputs[..., None]), r"one of shape \(2, 4, 1\)"),
     ],
 )
-def test_what_is_no_logits_is_named_with_what_went_in(module: nn.Module, found: str) -> None:
+def test_what_is_not_logits_is_named_with_what_went_in(module: nn.Module, found: str) -> None:
     expected = r"model 'my:Net': given a batch of shape \(2, 4\), expected .*\(2, 3\).*found "
     with pytest.raises(ConfigError, match=expected + found):
         require_logits("my:Net", module, input_shape=(4,), classes=3)

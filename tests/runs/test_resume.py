@@ -225,7 +225,7 @@ print(run(chosen, data, model, settings, sys.argv[1], resume=True).round)
 """
 
 
-def test_a_loss_of_ones_own_is_known_again_by_another_process(tmp_path):
+def test_a_custom_loss_is_known_again_by_another_process(tmp_path):
     for rounds in ("1", "2"):
         done = subprocess.run(
             [sys.executable, "-c", _OWN_LOSS, tmp_path, rounds],

@@ -64,7 +64,7 @@ def test_another_model_is_refused(federation, model, settings, tmp_path):
         run(method("craft"), federation, other, settings(), tmp_path, resume=True)
 
 
-def test_a_state_that_is_no_run_is_refused(federation, model, settings, tmp_path):
+def test_a_state_that_is_not_a_run_is_refused(federation, model, settings, tmp_path):
     run(method("craft"), federation, model, settings(rounds=2, keep_checkpoints=1), tmp_path)
     write_state(tmp_path / "checkpoints/round-000002", {"round": 2})
 
@@ -75,7 +75,7 @@ def test_a_state_that_is_no_run_is_refused(federation, model, settings, tmp_path
         run(method("craft"), federation, model, settings(), tmp_path, resume=True)
 
 
-def test_a_state_that_is_no_run_is_passed_over_and_names_no_client(
+def test_a_state_that_is_not_a_run_is_passed_over_and_names_no_client(
     federation, model, settings, tmp_path
 ):
     run(method("ditto"), federation, model, settings(rounds=2), tmp_path)

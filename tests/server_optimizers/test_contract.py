@@ -150,7 +150,7 @@ def test_nesterov_looks_one_step_ahead():
     assert steps == [1.0 + 0.5 * 1.0, 2.0 + 0.5 * 2.5]
 
 
-def test_momentum_goes_on_after_a_zero_round():
+def test_momentum_continues_after_a_zero_round():
     optimizer = server_optimizer("momentum", beta=0.5)
     optimizer.step(np.array([1.0]))
     assert optimizer.step(np.array([0.0])) == pytest.approx(0.5)

@@ -65,7 +65,7 @@ def test_data_may_be_arrays_a_data_set_or_a_frame(given: dict[str, Any], tmp_pat
     assert parameters(result.directory) == parameters(named.directory)
 
 
-def test_data_without_owners_are_dealt_out(tmp_path: Path) -> None:
+def test_data_without_owners_are_divided(tmp_path: Path) -> None:
     result = fedcraft.run(
         **SHORT, dataset=(INPUTS, LABELS), clients=4, min_size=5, out=tmp_path / "a"
     )
@@ -187,7 +187,7 @@ def test_resume_asks_for_the_objects_again(tmp_path: Path) -> None:
     assert parameters(short.directory) == parameters(whole.directory)
 
 
-def test_file_of_such_a_run_is_no_new_run(tmp_path: Path) -> None:
+def test_file_of_such_a_run_is_not_a_new_run(tmp_path: Path) -> None:
     done = fedcraft.run(SHORT, dataset=(INPUTS, LABELS, OWNERS), out=tmp_path / "a")
     with pytest.raises(FedcraftError, match="stands for an object"):
         fedcraft.run(done.directory, out=tmp_path / "b")

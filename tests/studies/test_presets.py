@@ -54,7 +54,7 @@ def test_every_table_and_figure_has_a_preset() -> None:
 
 
 @pytest.mark.parametrize("scale", ["tiny", "small"])
-def test_a_smaller_scale_shortens_a_variant_with_rounds_of_its_own(scale: Scale) -> None:
+def test_a_smaller_scale_shortens_a_variant_with_its_own_rounds(scale: Scale) -> None:
     long = {config.name: config.rounds for config in preset("curves-cifar10-cnn").plan().configs()}
     short = {config.rounds for config in preset("curves-cifar10-cnn").plan(scale).configs()}
     assert (long["craft"], long["config"]) == (500, 150)
@@ -181,17 +181,17 @@ def test_estimate_says_that_it_counts_from_scratch() -> None:
     assert told == "7 runs from scratch, 2 at once: about 10 min and 400 MiB of memory"
 
 
-def test_unknown_experiment_is_told_its_neighbour() -> None:
+def test_unknown_experiment_gets_a_suggestion() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'table-femnist'"):
         preset("table-femnits")
 
 
-def test_method_that_is_not_in_the_preset_is_told() -> None:
+def test_method_that_is_not_in_the_preset_is_reported() -> None:
     with pytest.raises(ConfigError, match="'ditto'"):
         preset("table-femnist").plan("tiny", ["ditto"])
 
 
-def test_missing_data_are_told_before_the_first_round(
+def test_missing_data_are_reported_before_the_first_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fedcraft.errors import DataError

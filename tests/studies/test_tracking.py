@@ -79,7 +79,7 @@ def test_mlflow_holds_parameters_and_metrics(
 @pytest.mark.parametrize(
     ("tracking", "module"), [("tensorboard", "torch.utils.tensorboard"), ("mlflow", "mlflow")]
 )
-def test_missing_extra_is_told_by_its_pip_command(
+def test_missing_extra_is_reported_with_its_pip_command(
     tracking: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)

@@ -55,7 +55,7 @@ def test_the_study_refuses_to_lose_an_exact_statement(
         random_instance(7, 0, max_rounds=5).run(mode)
 
 
-def test_one_client_who_is_left_out_of_one_layer_is_noticed(problem: LogisticProblem) -> None:
+def test_one_client_that_is_left_out_of_one_layer_is_noticed(problem: LogisticProblem) -> None:
     it = run(problem, layers=[4, 5]).measured
     unit = it.run.updates[3, 1, :4] / np.linalg.norm(it.run.updates[3, 1, :4])
     directions = it.run.directions.copy()
@@ -76,7 +76,7 @@ def test_alignment_is_not_claimed_where_the_step_may_leave_the_targets(
     assert "alignment" not in run(problem, **options)
 
 
-def test_alignment_is_claimed_for_those_who_moved_and_only_where_they_are_independent(
+def test_alignment_is_claimed_for_those_that_moved_and_only_where_they_are_independent(
     problem: LogisticProblem,
 ) -> None:
     idle = LogisticProblem((*problem.samples, np.zeros((7, 9))))

@@ -271,7 +271,7 @@ def test_the_report_says_how_many_comparisons_are_not_trivial(problem: LogisticP
     )
 
 
-def test_informative_is_told_only_where_it_means_something(problem: LogisticProblem) -> None:
+def test_informative_is_reported_only_where_it_means_something(problem: LogisticProblem) -> None:
     report = run(problem, layers=[4, 5])
     silent = {s.name for s in report.statements if s.informative is None}
     assert silent == {

@@ -41,7 +41,7 @@ def test_a_left_side_that_is_rounding_counts_as_zero() -> None:
     assert (found.ratio, found.nontrivial, found.broken) == (0.5, 1, 0)
 
 
-def test_the_tightest_place_and_the_typical_one_are_told_apart() -> None:
+def test_the_tightest_place_and_the_typical_one_are_distinguished() -> None:
     found = Claim("n", "w", [1.0, 4.0, 1.0], [10.0, 5.0, 2.0], 0.0, [True, False, False]).judge(0)
     assert (found.left, found.right, found.ratio) == (4.0, 5.0, 0.8)
     assert found.typical == 0.5

@@ -32,7 +32,7 @@ def test_the_stored_study_is_large_and_breaks_nothing() -> None:
     assert theory_page.broken(RESULTS) == 0
 
 
-def test_what_is_reached_beyond_the_targets_is_no_residual() -> None:
+def test_what_is_reached_beyond_the_targets_is_not_a_residual() -> None:
     problem = random_logistic(np.random.default_rng(0), [20, 30, 10], 9, heterogeneity=0.0)
     options = {"rounds": 8, "eta_l": 0.1, "eta_g": 0.2}
     slack = check(problem, **options, constraint="at_least")

@@ -55,7 +55,7 @@ def test_steps_may_be_any_kind_of_whole_number(problem: LogisticProblem, steps: 
     ],
     ids=str,
 )
-def test_weights_that_are_no_weights_are_refused(problem: LogisticProblem, weights: Any) -> None:
+def test_weights_that_are_not_weights_are_refused(problem: LogisticProblem, weights: Any) -> None:
     problem.__dict__["weights"] = weights  # a cached property
     with pytest.raises(InputError, match="weights: expected an array of positive numbers that sum"):
         run(problem)

@@ -80,7 +80,7 @@ def test_a_slice_without_an_end_needs_the_dimension():
         Layout.from_slices([slice(0, 2), slice(2, None)])
 
 
-def test_updates_that_are_no_matrix_of_floats_are_named():
+def test_updates_that_are_not_a_matrix_of_floats_are_named():
     with pytest.raises(InputError, match="matrix: expected a torch tensor"):
         Updates.from_arrays([[1.0, 2.0]])
     with pytest.raises(InputError, match="matrix: expected float32 or float64"):
