@@ -111,7 +111,8 @@ def _labels(file: Path, column: Any, start: int) -> NDArray[np.int64]:
 
 
 def _fill(target: NDArray[np.uint8], column: Any, file: Path, start: int) -> None:
-    if "bytes" not in {field.name for field in _fields(column.type)}:
+    struct = optional("pyarrow.types", "pyarrow").is_struct(column.type)
+    if not struct or column.type.get_field_index("bytes") < 0:
         raise DataError(f"{file}: images must be a struct with 'bytes', but are {column.type}")
     shape = target.shape[1:]
     for row, data in enumerate(column.field("bytes").to_pylist()):
@@ -119,8 +120,3 @@ def _fill(target: NDArray[np.uint8], column: Any, file: Path, start: int) -> Non
             target[row] = decode_image(data, shape)
         except (OSError, ValueError, SyntaxError) as error:
             raise DataError(f"{file}: row {start + row} is not an image ({error})") from error
-
-
-def _fields(kind: Any) -> list[Any]:
-    struct = optional("pyarrow.types", "pyarrow").is_struct(kind)
-    return [kind.field(k) for k in range(kind.num_fields)] if struct else []

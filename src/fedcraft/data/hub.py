@@ -47,17 +47,14 @@ def _complete(schema: Schema, folder: Path) -> list[Path]:
     for split, files in found.items():
         if not files:
             raise DataError(f"{folder} has no {split}-*.parquet, which {schema.name!r} needs")
-        _all_shards(folder, split, files)
+        named = [match for f in files if (match := re.search(r"-of-(\d+)\.parquet$", f.name))]
+        counts = {int(match[1]) for match in named}
+        if counts and counts != {len(files)}:
+            raise DataError(
+                f"{folder} must hold all shards of {split!r}: by their names there are "
+                f"{sorted(counts)}, but {len(files)} were found; fetch the others"
+            )
     return [file for files in found.values() for file in files]
-
-
-def _all_shards(folder: Path, split: str, files: list[Path]) -> None:
-    counts = {int(match[1]) for f in files if (match := re.search(r"-of-(\d+)\.parquet$", f.name))}
-    if counts and counts != {len(files)}:
-        raise DataError(
-            f"{folder} must hold all shards of {split!r}: by their names there are "
-            f"{sorted(counts)}, but {len(files)} were found; fetch the others"
-        )
 
 
 def _download(schema: Schema) -> Path:

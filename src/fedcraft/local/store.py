@@ -100,12 +100,7 @@ class ClientStates:
         files = {}
         for client, (name, size) in index.items():
             path = self._place() / str(name)
-            found = path.stat().st_size if path.is_file() else None
-            wrong = ""
-            if found != size:
-                wrong = f"expected {size} bytes, found {'no file' if found is None else found}"
-            elif _is_damaged(path, sha256_of(path)):
-                wrong = "its content is not what was saved"
+            wrong = _problem(path, size)
             if wrong:
                 raise CheckpointError(
                     f"{path}: {wrong}; the state of client {client} is lost, resume from an "
@@ -178,6 +173,18 @@ def read_state(path: Path) -> ClientState:
         return {name: tensor.clone() for name, tensor in load(content).items()}
     except (OSError, SafetensorError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be read: {error}") from error
+
+
+def _problem(path: Path, size: str | int) -> str:
+    """Return what is wrong with a file of a saved state; nothing if it is as it was saved."""
+    try:
+        found = path.stat().st_size
+        if found != size:
+            return f"expected {size} bytes, found {found}"
+        damaged = _is_damaged(path, sha256_of(path))
+    except FileNotFoundError:
+        return f"expected {size} bytes, found no file"
+    return "its content is not what was saved" if damaged else ""
 
 
 def _is_damaged(path: Path, digest: str) -> bool:

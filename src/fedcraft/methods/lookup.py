@@ -15,17 +15,13 @@ from fedcraft.registry import did_you_mean
 from fedcraft.server_optimizers import OPTIMIZERS
 
 
-def _read_table() -> dict[str, Method]:
-    text = files(__package__).joinpath("methods.toml").read_text(encoding="utf-8")
-    return {name: _row_of(name, row) for name, row in tomllib.loads(text).items()}
-
-
 def _row_of(name: str, row: dict[str, Any]) -> Method:
     parts = {part: Part(row[part].pop("name"), row[part]) for part in PARTS if part in row}
     return Method(name=name, **row | parts)
 
 
-_TABLE = _read_table()
+_TEXT = files(__package__).joinpath("methods.toml").read_text(encoding="utf-8")
+_TABLE = {name: _row_of(name, row) for name, row in tomllib.loads(_TEXT).items()}
 _ALIASES = {"fedmgda": "fedmgda+", "fedmgdaplus": "fedmgda+", "q-fedavg": "qfedavg"}
 _MIXTURE: dict[str, Any] = {
     "summary": "a mixture",

@@ -18,7 +18,7 @@ def cnn(*, input_shape: Sequence[int], classes: int) -> nn.Sequential:
     inside :func:`fedcraft.models.seeded`.
     """
     channels, *sides = image_shape(input_shape)
-    height, width = (_after_convolutions(side) for side in sides)
+    height, width = (((side - 4) // 2 - 4) // 2 for side in sides)
     if min(height, width) < 1:
         raise InputError(f"cnn needs images of at least 16 x 16, but input_shape is {input_shape}")
     return nn.Sequential(
@@ -37,7 +37,3 @@ def cnn(*, input_shape: Sequence[int], classes: int) -> nn.Sequential:
         nn.ReLU(),
         nn.Linear(192, classes),
     )
-
-
-def _after_convolutions(side: int) -> int:
-    return ((side - 4) // 2 - 4) // 2

@@ -92,7 +92,8 @@ class WireFormat:
         if model is not None and layout is None:
             layout = Layout.from_module(model, group)
         if layout is None:
-            chosen = [name for name in floats if _looks_trainable(name, record[name])]
+            learnt = [name for name in floats if not name.endswith(_RUNNING)]
+            chosen = [name for name in learnt if not np.isinf(open_array(record[name])).any()]
             layout = Layout.from_tensors({name: shapes[name] for name in chosen}, group)
         _check_layout(layout, shapes, floats)
         trained = {slot.name for slot in layout.tensors}
@@ -213,10 +214,6 @@ def _check_layout(
                 f"initial_arrays: {slot.name!r} has shape {shapes[slot.name]}, the layout "
                 f"expects {slot.shape}"
             )
-
-
-def _looks_trainable(name: str, array: Array) -> bool:
-    return not name.endswith(_RUNNING) and not bool(np.isinf(open_array(array)).any())
 
 
 def _aliases(model: nn.Module, trained: Collection[str]) -> dict[str, str]:
