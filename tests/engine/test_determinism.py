@@ -1,4 +1,4 @@
-"""The same bits, whoever trains whom and when."""
+"""The same bits, wherever and in whichever order clients train."""
 
 from __future__ import annotations
 

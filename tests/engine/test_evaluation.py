@@ -1,4 +1,4 @@
-"""Everybody is scored in one pass, and scored right."""
+"""All clients are scored in one pass, with the right numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a round does, and who takes part."""
+"""What a round does, and which clients take part."""
 
 from __future__ import annotations
 

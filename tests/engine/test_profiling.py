@@ -1,4 +1,4 @@
-"""The peak of a run is its own."""
+"""The peak memory of a run does not include earlier peaks."""
 
 from __future__ import annotations
 

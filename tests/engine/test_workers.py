@@ -1,4 +1,4 @@
-"""Workers that die are replaced; clients that fail speak for themselves."""
+"""Workers that die are replaced; the traceback of a failing client is shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Client apps and strategies that were written for Flower's FedAvg, with habits of their own."""
+"""Client apps and strategies that were written for Flower's FedAvg."""
 
 from __future__ import annotations
 

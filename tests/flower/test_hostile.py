@@ -1,4 +1,4 @@
-"""What one client sends outside its update can end nobody else's run, nor change who is who."""
+"""What one client sends outside its update neither ends the run nor changes other clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replies that must not count: each is refused with its node and reason, and the round goes on."""
+"""Replies that must not count: each is refused with its node and reason; the round continues."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_bad_reply_is_refused_counted_and_named(case: str, tmp_path) -> None:
 
 
 def test_without_the_refused_the_round_is_that_of_the_others() -> None:
-    """The weights are renormalised over those who count, as if the other had not been asked."""
+    """The weights are renormalised over the good replies, as if the other had not been asked."""
     grid = InProcessGrid(
         small.app("fedavg"), small.CLIENTS, fault=small.corrupting(BAD, _nan, rounds=(1,))
     )

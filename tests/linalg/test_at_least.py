@@ -1,4 +1,4 @@
-"""Least distance under one-sided demands: exact while float64 can tell the clients apart."""
+"""Least distance under one-sided demands: exact while float64 can distinguish the clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each local objective computes, and whom it makes personal."""
+"""What each local objective computes, and which ones are personal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that makes no logits of the data is told so before it is trained."""
+"""A model that returns anything but logits is refused before it is trained."""
 
 from __future__ import annotations
 

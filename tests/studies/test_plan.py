@@ -1,4 +1,4 @@
-"""A plan is the product of variants and grid; a run's name depends on the work alone."""
+"""A plan is the product of variants and grid; a run's name depends only on the work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A claim is judged at every place, and rounding is all that is forgiven."""
+"""A claim is checked at every place; only rounding is allowed."""
 
 from __future__ import annotations
 
