@@ -143,11 +143,11 @@ def test_natural_draws_some_owners_when_fewer_clients_are_asked_for() -> None:
 
 def test_registry_names_each_rule_with_its_parameters() -> None:
     assert partitioners() == {
-        "dirichlet": ("alpha", "min_size"),
-        "iid": (),
-        "natural": (),
-        "quantity": ("alpha", "min_size"),
-        "shards": ("shards_per_client",),
+        "dirichlet": {"alpha": 0.1, "min_size": 20},
+        "iid": {},
+        "natural": {},
+        "quantity": {"alpha": 0.5, "min_size": 20},
+        "shards": {"shards_per_client": 2},
     }
 
 

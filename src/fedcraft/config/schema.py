@@ -13,15 +13,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from fedcraft.config.checks import (
-    check_dataset,
-    check_method,
-    check_model,
-    rates_of,
-)
+from fedcraft.config.checks import check_dataset, check_method, check_model, rates_of
 from fedcraft.config.objects import Objects, check_storable, describe, is_custom, plain
 from fedcraft.config.paths import count_owners
 from fedcraft.config.settings import COHORT, Count, Seed, Settings, at_most
+from fedcraft.data import partitioners
 from fedcraft.errors import ConfigError
 from fedcraft.methods import methods, mixture_name
 
@@ -41,13 +37,7 @@ _BY_DATASET: dict[str, dict[str, Any]] = {
     "cifar10": {"model": "cnn", "clients": 100, "partition": "dirichlet"},
     "cifar100": {"model": "cnn", "clients": 100, "partition": "dirichlet"},
 }
-_BY_PARTITION: dict[str, dict[str, Any]] = {
-    "dirichlet": {"alpha": 0.1, "min_size": 20},
-    "quantity": {"alpha": 0.5, "min_size": 20},
-    "shards": {"shards_per_client": 2},
-    "iid": {},
-    "natural": {},
-}
+_BY_PARTITION = partitioners()
 _PARTITION_KEYS = ("alpha", "min_size", "shards_per_client")
 _PATHS = ("dataset", "data_root")
 

@@ -119,9 +119,16 @@ _PARTITIONERS: dict[str, Callable[..., Partition]] = {
 }
 
 
-def partitioners() -> dict[str, tuple[str, ...]]:
-    """Return the parameters of each partitioner, without the clients and the seed."""
-    return {name: _parameters(rule) for name, rule in _PARTITIONERS.items()}
+def partitioners() -> dict[str, dict[str, Any]]:
+    """Return the parameters of each partitioner and their defaults, without clients and seed."""
+    return {
+        name: {
+            parameter.name: parameter.default
+            for parameter in inspect.signature(rule).parameters.values()
+            if parameter.name not in ("labels", "owners", "clients", "seed")
+        }
+        for name, rule in _PARTITIONERS.items()
+    }
 
 
 def make_partition(
@@ -133,10 +140,10 @@ def make_partition(
             f"unknown partitioner {name!r}; there are {', '.join(sorted(_PARTITIONERS))}."
             f"{did_you_mean(name, _PARTITIONERS)}"
         )
-    rule = _PARTITIONERS[name]
-    foreign = sorted(set(params) - set(_parameters(rule)))
+    rule, taken = _PARTITIONERS[name], partitioners()[name]
+    foreign = sorted(params.keys() - taken.keys())
     if foreign:
-        raise DataError(f"partitioner {name!r} takes {_parameters(rule)}, but got {foreign}")
+        raise DataError(f"partitioner {name!r} takes {list(taken)}, but got {foreign}")
     if rule is natural:
         if dataset.owners is None:
             raise DataError(f"data set {dataset.name!r} names no owners; 'natural' needs them")
@@ -144,11 +151,6 @@ def make_partition(
     if clients is None:
         raise DataError(f"partitioner {name!r} needs the number of clients")
     return rule(dataset.labels, clients, seed=seed, **params)
-
-
-def _parameters(rule: Callable[..., Partition]) -> tuple[str, ...]:
-    common = {"labels", "owners", "clients", "seed"}
-    return tuple(name for name in inspect.signature(rule).parameters if name not in common)
 
 
 def _cut(shares: NDArray[np.float64], samples: int) -> Owners:
