@@ -13,7 +13,8 @@ from fedcraft.config.schema import Config
 from fedcraft.config.settings import Settings
 
 SOURCE = Path(fedcraft.__file__).parent
-CHECKED = [SOURCE / name for name in ("__init__.py", "studies/run.py", "config/overrides.py")]
+TYPED = ("__init__.py", "studies/run.py", "studies/compare.py", "config/overrides.py")
+CHECKED = [SOURCE / name for name in TYPED]
 PROGRAM = """
 import fedcraft
 fedcraft.run(rounds=2, client_lr=0.1, executor="serial", aggregator={"tau": 0.0})
@@ -21,6 +22,7 @@ fedcraft.run(round=2)
 fedcraft.run(rounds="2")
 fedcraft.resume("runs/a", model="mlp")
 fedcraft.resume("runs/a", rate=0.1)
+fedcraft.compare(["craft"], round=2)
 """
 
 
@@ -55,6 +57,6 @@ def test_type_checker_finds_a_misspelt_key(tmp_path: Path) -> None:
     found, _, _ = api.run([*flags, str(program), *map(str, CHECKED)])
     errors = [line for line in found.splitlines() if f"{program.name}:" in line and "error" in line]
     lines = {int(line.split(":")[1]): line for line in errors}
-    assert set(lines) == {4, 5, 7}, found
+    assert set(lines) == {4, 5, 7, 8}, found
     assert '"round"' in lines[4]
     assert '"rate"' in lines[7]
