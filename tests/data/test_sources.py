@@ -121,80 +121,64 @@ def test_offline_without_files_says_where_to_put_them(tmp_path: Path) -> None:
         load("cifar10", root=tmp_path)
 
 
-def test_missing_split_is_an_error_and_not_a_download(cifar: Cifar) -> None:
-    root, _ = cifar()
-    (root / TEST_SHARD).unlink()
-    with pytest.raises(DataError, match=r"no test-\*\.parquet"):
-        load("cifar10", root=root, offline=False)
-
-
-def test_missing_shard_is_noticed_by_the_names_of_the_others(cifar: Cifar) -> None:
-    root, _ = cifar()
-    (root / TEST_SHARD).with_name("train-00001-of-00002.parquet").unlink()
-    with pytest.raises(DataError, match="all shards"):
-        load("cifar10", root=root)
-
-
-def test_truncated_parquet_is_named(cifar: Cifar) -> None:
-    root, _ = cifar()
-    path = root / TEST_SHARD
+def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(DataError, match=f"{path.name} is not a complete Parquet file"):
-        load("cifar10", root=root)
 
 
-def test_parquet_damaged_inside_is_named(cifar: Cifar) -> None:
-    root, _ = cifar()
-    path = root / TEST_SHARD
+def _blank(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[4:2000] = bytes(1996)
     path.write_bytes(content)
-    with pytest.raises(DataError, match=path.name):
-        load("cifar10", root=root)
-
-
-def test_missing_column_is_named(cifar: Cifar) -> None:
-    root, _ = cifar(label=None)
-    with pytest.raises(DataError, match=r"\['label'\] are missing"):
-        load("cifar10", root=root)
 
 
 @pytest.mark.parametrize(
-    ("column", "message"),
+    ("shard", "damage", "message"),
     [
-        (pa.array([0, 1, 2, 10]), r"0\.\.9.*label 10"),
-        (pa.array([0, -1, 2, 3]), "label -1"),
-        (pa.array([0, None, 2, 3]), "1 nulls"),
-        (pa.array(["a", "b", "c", "d"]), "must be integers"),
+        ("test-00000-of-00001", Path.unlink, r"no test-\*\.parquet"),
+        ("train-00001-of-00002", Path.unlink, "all shards"),
+        ("test-00000-of-00001", _cut, r"test-00000-of-00001\.parquet is not a complete Parquet"),
+        ("test-00000-of-00001", _blank, r"test-00000-of-00001\.parquet"),
     ],
 )
-def test_label_that_is_not_a_class_is_refused(cifar: Cifar, column: Any, message: str) -> None:
-    root, _ = cifar(label=column)
-    with pytest.raises(DataError, match=message):
-        load("cifar10", root=root)
-
-
-@pytest.mark.parametrize("data", [b"no image at all", None, b""])
-def test_row_that_is_not_an_image_is_named(cifar: Cifar, data: bytes | None) -> None:
-    kind = pa.struct([("bytes", pa.binary())])
-    root, _ = cifar(img=pa.array([{"bytes": data}] * 4, kind))
-    with pytest.raises(DataError, match="row 17 is not an image"):
-        load("cifar10", root=root)
-
-
-def test_image_column_of_another_type_is_refused(cifar: Cifar) -> None:
-    root, _ = cifar(img=pa.array([1, 2, 3, 4]))
-    with pytest.raises(DataError, match="struct with 'bytes'"):
-        load("cifar10", root=root)
-
-
-def test_image_of_another_size_is_refused(tmp_path: Path, shard: Shard, cifar: Cifar) -> None:
+def test_missing_or_damaged_file_is_named_and_no_reason_to_download(
+    cifar: Cifar, shard: str, damage: Callable[[Path], None], message: str
+) -> None:
     root, _ = cifar()
+    damage((root / TEST_SHARD).with_name(f"{shard}.parquet"))
+    with pytest.raises(DataError, match=message):
+        load("cifar10", root=root, offline=False)
+
+
+def _images(data: bytes | None) -> pa.Array:
+    return pa.array([{"bytes": data}] * 4, pa.struct([("bytes", pa.binary())]))
+
+
+def _narrow() -> bytes:
     buffer = io.BytesIO()
     Image.new("RGB", (31, 32)).save(buffer, "PNG")
-    column = pa.array([{"bytes": buffer.getvalue(), "path": None}] * 4)
-    shard(root / TEST_SHARD, "cifar10", 4, img=column)
-    with pytest.raises(DataError, match=r"\(3, 32, 31\), not \(3, 32, 32\)"):
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"label": None}, r"\['label'\] are missing"),
+        ({"label": pa.array([0, 1, 2, 10])}, r"0\.\.9.*label 10"),
+        ({"label": pa.array([0, -1, 2, 3])}, "label -1"),
+        ({"label": pa.array([0, None, 2, 3])}, "1 nulls"),
+        ({"label": pa.array(["a", "b", "c", "d"])}, "must be integers"),
+        ({"img": pa.array([1, 2, 3, 4])}, "struct with 'bytes'"),
+        ({"img": _images(b"no image at all")}, "row 17 is not an image"),
+        ({"img": _images(None)}, "row 17 is not an image"),
+        ({"img": _images(b"")}, "row 17 is not an image"),
+        ({"img": _images(_narrow())}, r"\(3, 32, 31\), not \(3, 32, 32\)"),
+    ],
+)
+def test_column_that_does_not_hold_labels_or_images_is_refused(
+    cifar: Cifar, columns: dict[str, Any], message: str
+) -> None:
+    root, _ = cifar(**columns)
+    with pytest.raises(DataError, match=message):
         load("cifar10", root=root)
 
 
