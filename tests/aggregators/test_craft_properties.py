@@ -90,7 +90,7 @@ def rounding(inverse, units, step, residual, dtype):
 @SETTINGS
 @given(any_dtype, any_dtype)
 def test_equal_is_the_pseudo_inverse_projection_of_the_reference(first, second):
-    craft = fedcraft.aggregator("craft", eps=0.0)
+    craft = fedcraft.aggregator("craft", eps=0.0, clip=None)
     updates, sizes, weights = second
     anchor_rows = np.resize(first[0].astype(updates.dtype), (3, updates.shape[1]))
     anchor = craft.aggregate(anchor_rows, layers=sizes).direction
@@ -114,7 +114,7 @@ def test_equal_is_the_pseudo_inverse_projection_of_the_reference(first, second):
 @given(any_dtype)
 def test_equal_meets_the_kkt_conditions_of_least_squares(case):
     updates, sizes, weights = case
-    step = fedcraft.aggregator("craft", eps=0.0).aggregate(updates, weights=weights, layers=sizes)
+    step = fedcraft.aggregator("craft", eps=0.0, clip=None).aggregate(updates, weights=weights, layers=sizes)
     assert np.isfinite(step.direction).all()
     digits = 64 * np.finfo(updates.dtype).eps
     for layer, (block, units, active) in enumerate(unit_blocks(updates, sizes, 1e-6)):
@@ -158,7 +158,7 @@ def within_reach(units, rho):
 @given(any_dtype)
 def test_at_least_meets_the_kkt_conditions_of_the_projection(case):
     updates, sizes, weights = case
-    craft = fedcraft.aggregator("craft", constraint="at_least", eps=0.0)
+    craft = fedcraft.aggregator("craft", constraint="at_least", eps=0.0, clip=None)
     anchor = craft.aggregate(np.roll(updates, 1, axis=1), layers=sizes).direction
     step = craft.aggregate(updates, weights=weights, layers=sizes)
     for layer, (block, units, active) in enumerate(unit_blocks(updates, sizes, 1e-6)):

@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from torch import Tensor
 
 from fedcraft.aggregators.certificate import Certificate, certify
 from fedcraft.aggregators.cohort import Cohort, Vector
 from fedcraft.aggregators.inputs import ArrayLike, Numbers, RoundInput, read_cohort
+from fedcraft.aggregators.lengths import Length, length_factors
 from fedcraft.errors import InputError, StateError, require
 from fedcraft.linalg import Projection
 from fedcraft.updates import ClientId, Updates
@@ -32,6 +33,7 @@ class Outcome:
     squares: Tensor | None = None  # (Q,): ||g^q||^2
     reference_dots: Tensor | None = None  # (Q, m): <x_i^q, r^q>
     projection: Projection | None = None  # how the rule met its targets, if it has any
+    look_ahead: float = 0.0  # steps ahead that clients should start, if the rule has an opinion
 
     def scaled(self, cohort: Cohort, factors: Tensor) -> Outcome:
         """Return f[q] g^q with its products."""
@@ -42,13 +44,29 @@ class Outcome:
             squares=None if self.squares is None else self.squares * factors.square(),
         )
 
+    def resized(self, cohort: Cohort, length: Length) -> Outcome:
+        """Return the direction with another length, and its targets in the same measure."""
+        if length == "own":
+            return self
+        factors = length_factors(cohort, self.direction, self.dots, length)
+        found, projection = self.scaled(cohort, factors), self.projection
+        if projection is None or len(projection.norm) != len(factors):
+            return found
+        targets = projection.targets * factors.unsqueeze(-1)
+        norm = projection.norm * factors
+        return replace(found, projection=replace(projection, targets=targets, norm=norm))
+
 
 @dataclass(frozen=True)
 class Step:
-    """g_t with theta_{t+1} = theta_t - eta_g g_t, and what it does to every client."""
+    """g_t with theta_{t+1} = theta_t - eta_g g_t, and what it does to every client.
+
+    ``look_ahead`` is how many such steps ahead of theta_{t+1} the rule would have clients start.
+    """
 
     direction: Any
     certificate: Certificate | None
+    look_ahead: float = 0.0
 
 
 class Aggregator(ABC):
@@ -61,14 +79,19 @@ class Aggregator(ABC):
 
     ``nonfinite`` says what happens to a client whose update or report holds NaN or Inf:
     ``"raise"``, or ``"drop"`` it and renormalise the weights over the others. ``certify=False``
-    saves the certificate's O(m d) for rules that do not build Gram matrices anyway.
+    saves the certificate's O(m d) for rules that do not build Gram matrices anyway. ``length`` is
+    the rule's ``"own"`` or one of :mod:`fedcraft.aggregators.lengths`.
     """
 
     needs: frozenset[str] = frozenset()
     """What the rule needs beyond updates and weights: ``losses``, ``steps``, ``client_lr``."""
 
-    def __init__(self, *, nonfinite: NonFinite = "raise", certify: bool = True) -> None:
+    def __init__(
+        self, *, nonfinite: NonFinite = "raise", certify: bool = True, length: Length = "own"
+    ) -> None:
         require(nonfinite in ("raise", "drop"), "nonfinite", "'raise' or 'drop'", nonfinite)
+        require(length in get_args(Length), "length", f"one of {get_args(Length)}", length)
+        self.length: Length = length
         self.nonfinite = nonfinite
         self.certify = certify
         self.memory: State = {}
@@ -102,20 +125,20 @@ class Aggregator(ABC):
         step = self.aggregate_cohort(cohort)
         if isinstance(updates, Tensor | Updates):
             return step
-        return Step(step.direction.numpy(), step.certificate)
+        return replace(step, direction=step.direction.numpy())
 
     def aggregate_cohort(self, cohort: Cohort) -> Step:
         """Aggregate a cohort that has passed its checks; leaves the state as it was on failure."""
         self._check(cohort)
         remembered = self.memory
         try:
-            outcome = self.direction(cohort)
+            outcome = self.direction(cohort).resized(cohort, self.length)
             certificate = self._certificate(cohort, outcome) if self.certify else None
         except BaseException:
             self.memory = remembered
             raise
         self.memory = {**self.memory, "dimension": cohort.dimension}
-        return Step(outcome.direction, certificate)
+        return Step(outcome.direction, certificate, outcome.look_ahead)
 
     def state_dict(self) -> State:
         """Return what the rule remembers: tensors and plain values, safe to save."""

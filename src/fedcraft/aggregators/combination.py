@@ -39,6 +39,12 @@ class Offset:
             return torch.zeros(len(self.scale), self.cohort.size, dtype=torch.float64)
         return self.scale.unsqueeze(-1) * self.cohort.dots(self.vector)
 
+    def times(self, factors: Tensor) -> Offset:
+        """Return the vector with layer q times ``factors[q]``; no product is computed again."""
+        scaled = replace(self, scale=self.scale * factors)
+        scaled.__dict__["dots"] = self.dots * factors.unsqueeze(-1)
+        return scaled
+
     @property
     def squares(self) -> Tensor:
         """||s b^q||^2, (Q,)."""
@@ -146,6 +152,7 @@ def correction(
     eps: float = 0.0,
     renormalise: bool = True,
     widest: float = WIDEST,
+    gain: float | None = None,
 ) -> tuple[Combination, Projection]:
     """Return Delta^q = (U^q)^+ (rho - U^q r^q) by layer (eq. 4.7): see ``linalg.project``."""
     found = project(
@@ -159,6 +166,7 @@ def correction(
         dtype=cohort.dtype,
         widths=cohort.layout.sizes,
         widest=widest,
+        gain=gain,
         precise_gram=cohort.precise_gram,
         block=cohort.block,
     )

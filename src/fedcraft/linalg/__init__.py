@@ -11,7 +11,7 @@ from fedcraft.linalg.blocks import (
     finite_products,
     without_vanishing,
 )
-from fedcraft.linalg.projection import WIDEST, Constraint, Projection, project
+from fedcraft.linalg.projection import WIDEST, Constraint, Projection, UnitRows, project
 from fedcraft.linalg.pseudo_inverse import apply
 from fedcraft.linalg.rounding import cancels, rounding
 from fedcraft.linalg.simplex import project_simplex, shares
@@ -20,6 +20,7 @@ __all__ = [
     "WIDEST",
     "Constraint",
     "Projection",
+    "UnitRows",
     "apply",
     "block_combine",
     "block_dots",

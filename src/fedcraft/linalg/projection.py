@@ -9,6 +9,12 @@ so only m x m matrices are factorised, and the answer is r + X^T (D c).
 Where rows nearly depend on each other, c grows like 1 / sigma^2 and cancels in U^T c, a vector of
 size 1 / sigma. Such layers are not ``trusted``: they are solved again on float64 products, and
 where their rows are known U^T c itself is returned, multiplied out.
+
+Rows that nearly coincide but have different targets would make U^T c as long as 1 / sigma, and two
+clients can cause that on purpose. A ``gain`` bounds it: singular values below 1 / gain count as
+sigma_0^2 / sigma with sigma_0 = 1 / gain, which on K means that no eigenvalue counts for less than
+sigma_0^2. Then ||U^T c|| <= gain ||rho - U r||, the answer changes continuously with the rows, and
+it is exact wherever no singular value lies below 1 / gain.
 """
 
 from __future__ import annotations
@@ -20,7 +26,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedcraft.linalg.pseudo_inverse import apply, eigen_solve, singular_solve, trusted_solve
+from fedcraft.linalg.pseudo_inverse import (
+    apply,
+    eigen_solve,
+    raised,
+    singular_solve,
+    trusted_solve,
+)
 
 Constraint = Literal["equal", "at_least"]
 # The cut-off of ``torch.linalg.pinv`` grows with the layer: in float32 it is 4e-3 of the largest
@@ -28,6 +40,32 @@ Constraint = Literal["equal", "at_least"]
 # of their own, and from 2^23 on it drops everybody. Rounding does not grow so: rows are rounded
 # number by number. The price of the smaller cut-off are longer steps, up to its inverse.
 WIDEST = 1024
+
+
+@dataclass(frozen=True)
+class UnitRows:
+    """U = D X by layer, as far as Gram matrices show it."""
+
+    active: Tensor  # (Q, m) bool: the rows that have a direction
+    scale: Tensor  # (Q, m): the diagonal of D, zero for inactive rows
+    kernel: Tensor  # (Q, m, m): K = U U^T; an inactive row is a unit row, orthogonal to all others
+
+    @classmethod
+    def of(cls, grams: Tensor, tau: float = 0.0, eps: float = 0.0) -> UnitRows:
+        """Take the rows of ``grams`` = X_q X_q^T; those shorter than ``tau`` are inactive."""
+        norms = torch.diagonal(grams, dim1=1, dim2=2).clamp(min=0).sqrt()
+        active = (norms >= tau) & (norms > 0)
+        scale = torch.where(active, 1 / (norms + eps).clamp(min=torch.finfo(norms.dtype).tiny), 0)
+        kernel = grams * scale.unsqueeze(-1) * scale.unsqueeze(-2)
+        # An inactive row becomes an equation c_i = 0 of its own, so all layers keep the same size.
+        return cls(active, scale, kernel + torch.diag_embed((~active).to(kernel.dtype)))
+
+    def renormalised(self, targets: Tensor) -> Tensor:
+        """Targets that sum to one over a layer's active rows; equal ones where all are zero."""
+        kept = torch.where(self.active, targets, 0)
+        total = kept.sum(-1, keepdim=True)
+        equal = self.active.to(targets.dtype) / self.active.sum(-1, keepdim=True).clamp(min=1)
+        return torch.where(total > 0, kept / torch.where(total > 0, total, 1), equal)
 
 
 @dataclass(frozen=True)
@@ -41,6 +79,7 @@ class Projection:
     norm: Tensor  # (Q,): ||Delta^q||
     trusted: Tensor  # (Q,) bool: the Gram matrices give this layer's products to rounding
     one_sided: bool = False
+    bounded: tuple[int, ...] = ()  # the layers in which the gain's limit acted
     vectors: dict[int, Tensor] = field(default_factory=dict)  # U^T c where coefficients lose it
 
 
@@ -56,32 +95,32 @@ def project(
     dtype: torch.dtype = torch.float64,
     widths: Sequence[int] | None = None,
     widest: float = WIDEST,
+    gain: float | None = None,
     precise_gram: Callable[[int], Tensor] | None = None,
     block: Callable[[int], Tensor | None] | None = None,
 ) -> Projection:
     """Solve every layer's correction problem (eq. 4.4) over its active set (appendix B.3).
 
-    ``grams`` (Q, m, m) are X_q X_q^T in float64, ``targets`` (m,) are rho and ``reference_dots``
-    (Q, m) are <x_i^q, r^q>, zero if left out. Rows shorter than ``tau`` get no constraint and, if
-    ``renormalise``, their targets are shared out among the others. Where the targets cannot be met
-    together, ``equal`` gives least squares and ``at_least`` the least violation.
+    ``grams`` (Q, m, m) are X_q X_q^T in float64, ``targets`` (m,) or (Q, m) are rho, and
+    ``reference_dots`` (Q, m) are <x_i^q, r^q>, zero if left out. Rows shorter than ``tau`` get no
+    constraint and, if ``renormalise``, their targets are shared out among the others. Where the
+    targets cannot be met together, ``equal`` gives least squares and ``at_least`` the least
+    violation.
 
     Singular values of a layer's m active unit rows below max(m, min(d_q, ``widest``)) eps of the
     largest count as zero (for ``at_least`` in the rank only), with d_q = ``widths[q]`` and the eps
     of ``dtype``, in which the rows were rounded; ``widest=math.inf`` is what ``torch.linalg.pinv``
     does. Layers that are not trusted are solved on ``precise_gram(q)``, X_q X_q^T in float64, or on
-    ``block(q)``, X_q itself, where that is not None.
+    ``block(q)``, X_q itself, where that is not None. ``gain`` bounds the correction's length.
 
     >>> gram = torch.tensor([[[1.0, -0.6], [-0.6, 1.0]]], dtype=torch.float64)
     >>> project(gram, torch.tensor([0.5, 0.5], dtype=torch.float64)).coefficients
     tensor([[1.2500, 1.2500]], dtype=torch.float64)
     """
-    norms = torch.diagonal(grams, dim1=1, dim2=2).clamp(min=0).sqrt()
-    active = (norms >= tau) & (norms > 0)
-    shared = _renormalised(targets, active) if renormalise else targets * active
-    scale = torch.where(active, 1 / (norms + eps).clamp(min=torch.finfo(norms.dtype).tiny), 0)
-    kernel = _unit_kernel(grams, scale, active)
-    products = torch.zeros_like(norms) if reference_dots is None else reference_dots
+    units = UnitRows.of(grams, tau, eps)
+    active, scale, kernel = units.active, units.scale, units.kernel
+    shared = units.renormalised(targets) if renormalise else targets * active
+    products = torch.zeros_like(scale) if reference_dots is None else reference_dots
     gap = torch.where(active, shared - scale * products, 0)
     cutoffs = _cutoffs(widths or (1,) * len(grams), active, widest, dtype)
     coefficients, trusted = trusted_solve(kernel, gap, dtype, cutoffs)
@@ -90,42 +129,41 @@ def project(
     rank = active.sum(-1)
     square = (coefficients * apply(kernel, coefficients)).sum(-1)
     vectors: dict[int, Tensor] = {}
+    bounded: list[int] = []
+    floor = 0.0 if gain is None else 1 / gain
     for layer in torch.nonzero(~trusted).flatten().tolist():
         rows = torch.nonzero(active[layer]).flatten()
         coefficients[layer] = 0
         if len(rows) == 0:
             continue
-        part = _Layer(scale[layer, rows], gap[layer, rows], constraint, float(cutoffs[layer]))
-        units = block(layer) if block is not None else None
-        if units is not None:
-            vectors[layer], rank[layer] = part.vector(units[rows], dtype)
+        cutoff = float(cutoffs[layer])
+        part = _Layer(scale[layer, rows], gap[layer, rows], constraint, cutoff, floor)
+        known = block(layer) if block is not None else None
+        if known is not None:
+            vectors[layer], rank[layer], limited = part.vector(known[rows], dtype)
             square[layer] = vectors[layer] @ vectors[layer]
         else:
             gram = precise_gram(layer) if precise_gram is not None else grams[layer]
-            found, rank[layer], square[layer] = part.coefficients(gram[rows][:, rows])
-            coefficients[layer, rows] = found
+            solved = part.coefficients(gram[rows][:, rows])
+            coefficients[layer, rows], rank[layer], square[layer], limited = solved
+        bounded += [layer] * limited
     norm = square.clamp(min=0).sqrt()
-    one_sided = constraint == "at_least"
-    return Projection(scale * coefficients, shared, active, rank, norm, trusted, one_sided, vectors)
+    return Projection(
+        scale * coefficients,
+        shared,
+        active,
+        rank,
+        norm,
+        trusted,
+        one_sided=constraint == "at_least",
+        bounded=tuple(bounded),
+        vectors=vectors,
+    )
 
 
 def _cutoffs(widths: Sequence[int], active: Tensor, widest: float, dtype: torch.dtype) -> Tensor:
     sizes = torch.tensor(widths, dtype=torch.float64).clamp(max=widest)
     return torch.maximum(sizes, active.sum(-1)) * torch.finfo(dtype).eps
-
-
-def _renormalised(targets: Tensor, active: Tensor) -> Tensor:
-    """Targets that sum to one over a layer's active rows; equal ones where all of them are zero."""
-    kept = torch.where(active, targets, 0)
-    total = kept.sum(-1, keepdim=True)
-    equal = active.to(targets.dtype) / active.sum(-1, keepdim=True).clamp(min=1)
-    return torch.where(total > 0, kept / torch.where(total > 0, total, 1), equal)
-
-
-def _unit_kernel(grams: Tensor, scale: Tensor, active: Tensor) -> Tensor:
-    kernel = grams * scale.unsqueeze(-1) * scale.unsqueeze(-2)
-    # An inactive row becomes an equation c_i = 0 of its own, so all layers keep the same size.
-    return kernel + torch.diag_embed((~active).to(kernel.dtype))
 
 
 def _one_sided(kernel: Tensor, gap: Tensor, active: Tensor, trusted: Tensor) -> Tensor:
@@ -149,28 +187,29 @@ class _Layer:
     gap: Tensor  # (k,): rho - U r
     constraint: Constraint
     cutoff: float
+    floor: float  # sigma_0, below which no singular value counts; zero for no limit
 
-    def coefficients(self, gram: Tensor) -> tuple[Tensor, int, Tensor]:
-        """Return c, the rank and ||U^T c||^2 from X X^T."""
+    def coefficients(self, gram: Tensor) -> tuple[Tensor, int, Tensor, bool]:
+        """Return c, the rank, ||U^T c||^2 and whether the limit acted, from X X^T."""
         kernel = gram * self.scale.unsqueeze(-1) * self.scale
-        found, rank = self._on_kernel(kernel)
-        return found, rank, found @ kernel @ found
+        found, rank, limited = self._on_kernel(kernel)
+        return found, rank, found @ kernel @ found, limited
 
-    def vector(self, rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, int]:
-        """Return U^T c and the rank from float64 rows X that were rounded to ``dtype``."""
+    def vector(self, rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, int, bool]:
+        """Return U^T c, the rank and whether the limit acted, from rows rounded to ``dtype``."""
         units = self.scale.unsqueeze(-1) * rows
         if dtype != torch.float64:  # float64 holds the squares of float32
-            coefficients, rank = self._on_kernel(units @ units.T)
-            return units.T @ coefficients, rank
-        vector, rank = singular_solve(units, self.gap, self.cutoff)
+            coefficients, rank, limited = self._on_kernel(units @ units.T)
+            return units.T @ coefficients, rank, limited
+        vector, rank, limited = singular_solve(units, self.gap, self.cutoff, self.floor)
         if self.constraint == "at_least":
             vector = units.T @ self._on_kernel(units @ units.T)[0]
-        return vector, rank
+        return vector, rank, limited
 
-    def _on_kernel(self, kernel: Tensor) -> tuple[Tensor, int]:
-        coefficients, rank = eigen_solve(kernel, self.gap, self.cutoff)
+    def _on_kernel(self, kernel: Tensor) -> tuple[Tensor, int, bool]:
+        coefficients, rank, limited = eigen_solve(kernel, self.gap, self.cutoff, self.floor)
         if self.constraint == "at_least":
             from fedcraft.linalg.at_least import at_least_dual
 
-            coefficients = at_least_dual(kernel, self.gap)
-        return coefficients, rank
+            coefficients = at_least_dual(raised(kernel, self.floor), self.gap)
+        return coefficients, rank, limited

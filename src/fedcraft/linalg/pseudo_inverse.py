@@ -45,26 +45,47 @@ def apply(matrices: Tensor, vectors: Tensor) -> Tensor:
     return (matrices @ vectors.unsqueeze(-1)).squeeze(-1)
 
 
-def eigen_solve(kernel: Tensor, target: Tensor, cutoff: float) -> tuple[Tensor, int]:
-    """Return K^+ b and the rank for one float64 Gram matrix, given U's *relative* cut-off.
+def eigen_solve(
+    kernel: Tensor, target: Tensor, cutoff: float, floor: float = 0.0
+) -> tuple[Tensor, int, bool]:
+    """Return K^+ b, the rank, and whether ``floor`` acted, for one float64 Gram matrix.
 
-    The squared cut-off is raised to the rounding of float64 where it would fall below it.
+    ``cutoff`` is U's *relative* cut-off; squared, it is raised to the rounding of float64 where it
+    would fall below it. With a ``floor`` on singular values no eigenvalue counts for less than its
+    square, and only what is rounding in float64 is cut off, so that nothing jumps.
     """
     values, vectors = torch.linalg.eigh(kernel)
     largest = values[-1].clamp(min=0)
-    floor = max(cutoff**2, 4 * kernel.shape[0] * torch.finfo(torch.float64).eps)
-    kept = values > floor * largest
-    inverse = torch.where(kept, 1 / torch.where(kept, values, 1), 0)
-    return vectors @ (inverse * (vectors.T @ target)), int(kept.sum())
+    lost = 4 * kernel.shape[0] * torch.finfo(torch.float64).eps
+    counted = values > max(cutoff**2, lost) * largest
+    kept = values > lost * largest if floor else counted
+    inverse = torch.where(kept, 1 / torch.where(kept, values, 1).clamp(min=floor**2), 0)
+    limited = bool((kept & (values < floor**2)).any())
+    return vectors @ (inverse * (vectors.T @ target)), int(counted.sum()), limited
 
 
-def singular_solve(units: Tensor, target: Tensor, cutoff: float) -> tuple[Tensor, int]:
-    """Return U^+ b itself and the rank from the singular values of the float64 matrix U.
+def singular_solve(
+    units: Tensor, target: Tensor, cutoff: float, floor: float = 0.0
+) -> tuple[Tensor, int, bool]:
+    """Return U^+ b itself, the rank and whether ``floor`` acted, from the float64 matrix U.
 
     Not the coefficients K^+ b: they are of size 1 / sigma^2, and multiplying them out would lose
     twice the digits that the problem does.
     """
     left, values, right = torch.linalg.svd(units, full_matrices=False)
-    kept = values > cutoff * values[0].clamp(min=0)
+    counted = values > cutoff * values[0].clamp(min=0)
+    kept = values > 0 if floor else counted
+    below = kept & (values < floor)
     inverse = torch.where(kept, 1 / torch.where(kept, values, 1), 0)
-    return right.T @ (inverse * (left.T @ target)), int(kept.sum())
+    inverse = torch.where(below, values / (floor or 1) ** 2, inverse)
+    limited = bool(below.any())
+    return right.T @ (inverse * (left.T @ target)), int(counted.sum()), limited
+
+
+def raised(kernel: Tensor, floor: float) -> Tensor:
+    """Return K with no eigenvalue below ``floor`` squared."""
+    if not floor:
+        return kernel
+    values, vectors = torch.linalg.eigh(kernel)
+    lifted: Tensor = kernel + (vectors * (floor**2 - values).clamp(min=0)) @ vectors.T
+    return lifted
