@@ -1,0 +1,90 @@
+"""How far the clients of a round agree, layer by layer, and what CRAFT makes of it.
+
+With K = U U^T over the active clients, v their shares and u = U^T v the mean of the unit updates:
+
+* ``cosines``: cos(u_i, u) = (K v)_i / sqrt(v^T K v), what a step along u gives every client.
+* ``reliability``: the share of ||u||^2 that the clients have in common. ||u||^2 = v^T K v is
+  s + (1 - s) c with s = sum v_i^2 and the mean cosine c between two different clients. Independent
+  noise has c = 0 and still ||u||^2 = s, so the common share is R = c / (v^T K v): 0 for clients
+  that are as orthogonal as noise, 1 for clients that send the same direction. (Spearman and Brown's
+  formula gives the same R for the reliability of a mean.)
+* ``persistence``: p = cos(u, r) with the last step r. Below zero the clients pull back: the last
+  step went too far, and what they agree on is mostly that.
+
+Memory and fresh agreement are weighed by these two numbers alone (``craft-auto``):
+
+* the targets follow u with f = R (1 + min(p, 0)): as far as the mean can be relied on, and less
+  where it only undoes the last step;
+* the reference counts mu = 0.9 (1 - R max(p, 0)): memory gives way where a reliable mean already
+  points where the last step went, because then the mean is the better of the two;
+* clients start lambda = 1 - R (mean over the layers) steps ahead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+_MOST_MEMORY = 0.9
+_TINY = torch.finfo(torch.float64).tiny
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What unit updates have in common, from their Gram matrices."""
+
+    kernel: Tensor  # (Q, m, m): U U^T, zero in the rows and columns of inactive clients
+    shares: Tensor  # (Q, m): v, zero for inactive clients
+    reference_dots: Tensor  # (Q, m): <u_i^q, r^q>
+
+    @cached_property
+    def _along(self) -> Tensor:
+        return (self.kernel @ self.shares.unsqueeze(-1)).squeeze(-1)
+
+    @cached_property
+    def _energy(self) -> Tensor:
+        return (self.shares * self._along).sum(-1).clamp(min=_TINY)
+
+    @property
+    def cosines(self) -> Tensor:
+        """cos(u_i, u), (Q, m)."""
+        return self._along / self._energy.sqrt().unsqueeze(-1)
+
+    @property
+    def others_cosines(self) -> Tensor:
+        """The same with the mean of the *other* clients: no client raises its own target."""
+        own = self.shares * torch.diagonal(self.kernel, dim1=1, dim2=2)
+        along = self._along - own
+        energy = self._energy.unsqueeze(-1) - self.shares * (self._along + along)
+        return torch.where(energy > _TINY, along / energy.clamp(min=_TINY).sqrt(), 0)
+
+    @cached_property
+    def reliability(self) -> Tensor:
+        """R, (Q,); 1 for a single client."""
+        noise = self.shares.square().sum(-1)
+        rest = (1 - noise).clamp(min=0)
+        common = torch.where(rest > _TINY, (self._energy - noise) / rest.clamp(min=_TINY), 1)
+        return (common / self._energy).clamp(min=0, max=1)
+
+    @cached_property
+    def persistence(self) -> Tensor:
+        """p, (Q,); 0 in the first round."""
+        return (self.shares * self.reference_dots).sum(-1) / self._energy.sqrt()
+
+    @property
+    def trust(self) -> Tensor:
+        """f = R (1 + min(p, 0)), (Q,)."""
+        return self.reliability * (1 + self.persistence.clamp(min=-1, max=0))
+
+    @property
+    def memory(self) -> Tensor:
+        """mu = 0.9 (1 - R max(p, 0)), (Q,)."""
+        return _MOST_MEMORY * (1 - self.reliability * self.persistence.clamp(min=0, max=1))
+
+    @property
+    def look_ahead(self) -> float:
+        """lambda = 1 - R, averaged over the layers."""
+        return float((1 - self.reliability).mean())
