@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping
 
 from benchmarks.pages import SCORES, rates, table
-from fedcraft.report.names import display_name
-from fedcraft.runs.reader import Result
+from fedcraft.methods import method_title
+from fedcraft.runs import Run
 from fedcraft.studies.published import AUTHORS_RUNS, TABLES, Published
 from fedcraft.studies.reproduce import Reproduction
 
@@ -40,18 +40,18 @@ def _duels(made: Reproduction) -> Iterator[list[str]]:
     for end in sorted({run.config.rounds for run in rivals.values()}):
         best = max((r for r in rivals if end in runs[r]), key=lambda r: runs[r][end]["mean"])
         ours, theirs = (_mean_and_worst(runs[name][end]) for name in ("craft", best))
-        yield [str(end), ours, f"{display_name(best)} {theirs}"]
+        yield [str(end), ours, f"{method_title(best)} {theirs}"]
 
 
 def _mean_and_worst(scores: Mapping[str, float]) -> str:
     return f"{scores['mean']:.3f} ({scores['worst10']:.3f})"
 
 
-def _means(runs: Mapping[str, Result], published: str) -> str:
+def _means(runs: Mapping[str, Run], published: str) -> str:
     found = {name: _means_by_round(run) for name, run in runs.items()}
     shown = [number for number in _ROUNDS if any(number in each for each in found.values())]
     rows = [
-        [display_name(name), rates(run.config), *_cells(found[name], shown)]
+        [method_title(name), rates(run.config), *_cells(found[name], shown)]
         for name, run in runs.items()
     ]
     if published in AUTHORS_RUNS:
@@ -60,7 +60,7 @@ def _means(runs: Mapping[str, Result], published: str) -> str:
     return table(("mean after round", "rates (client, server)", *map(str, shown)), rows)
 
 
-def _scores(runs: Mapping[str, Result], published: str) -> str:
+def _scores(runs: Mapping[str, Run], published: str) -> str:
     paper = TABLES.get(published, {})
     ends = sorted({run.config.rounds for run in runs.values()})
     rows = (row for end in ends for row in _rows_after(end, runs))
@@ -69,26 +69,26 @@ def _scores(runs: Mapping[str, Result], published: str) -> str:
     return table((*heads, "the paper's mean, 500 rounds"), beside)
 
 
-def _rows_after(end: int, runs: Mapping[str, Result]) -> Iterator[tuple[str, list[str]]]:
+def _rows_after(end: int, runs: Mapping[str, Run]) -> Iterator[tuple[str, list[str]]]:
     for name, run in runs.items():
         scores = _evaluations(run).get(end)
         if scores:
             cells = (f"{scores[score]:.3f}" for score in SCORES)
-            yield name, [display_name(name), str(end), *cells, f"{_lately(run, end):.3f}"]
+            yield name, [method_title(name), str(end), *cells, f"{_lately(run, end):.3f}"]
 
 
-def _lately(run: Result, end: int) -> float:
+def _lately(run: Run, end: int) -> float:
     """The mean over the last rounds: one alone depends much on who took part in it."""
     means = _means_by_round(run)
     return statistics.fmean(means[number] for number in means if 0.8 * end < number <= end)
 
 
-def _evaluations(run: Result) -> Evaluations:
+def _evaluations(run: Run) -> Evaluations:
     records = (record for record in run.records if record.get("evaluation"))
     return {record["round"]: record["evaluation"] for record in records}
 
 
-def _means_by_round(run: Result) -> dict[int, float]:
+def _means_by_round(run: Run) -> dict[int, float]:
     return {number: scores["mean"] for number, scores in _evaluations(run).items()}
 
 

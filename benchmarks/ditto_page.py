@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 
 from benchmarks.pages import rates, table
-from fedcraft.runs.reader import Result
+from fedcraft.runs import Run
 from fedcraft.studies.reproduce import Reproduction
 
 __all__ = ["ditto_table", "ditto_verdict"]
@@ -42,14 +42,14 @@ def ditto_verdict(made: Reproduction) -> str:
     )
 
 
-def _cell(run: Result, score: str) -> str:
+def _cell(run: Run, score: str) -> str:
     return "diverged" if run.diverged else f"{run.final(score):.3f}"
 
 
-def _by_rates(made: Reproduction, method: str) -> dict[Pair, Result]:
+def _by_rates(made: Reproduction, method: str) -> dict[Pair, Run]:
     runs = (run for run in made.result.runs if run.method == method)
     return {(run.config.client_lr, run.config.server_lr): run for run in runs}
 
 
-def _best(runs: Mapping[Pair, Result]) -> float:
+def _best(runs: Mapping[Pair, Run]) -> float:
     return max(run.final("mean") for run in runs.values() if not run.diverged)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from fedcraft.report import load_runs
 from fedcraft.report.figures.grids import heatmap
 from fedcraft.report.figures.lines import convergence
 from fedcraft.report.figures.style import colour, panels, paper_style
-from fedcraft.report.groups import Entry, Problem, group
-from fedcraft.runs.reader import Result
+from fedcraft.report.names import OURS
+from fedcraft.runs import Run
+from fedcraft.runs.select import Entry, Problem, group
 from fedcraft.studies.reproduce import from_results
 
 __all__ = ["write_result_figures"]
@@ -47,7 +47,7 @@ def _problems(study: str, results: Path, *, curves: bool = True) -> list[Problem
     if not (results / study).is_dir():
         return []
     runs = from_results(study, results).result.runs
-    return group(load_runs([run.directory for run in runs if _has_curve(run) or not curves]))
+    return group(run for run in runs if _has_curve(run) or not curves)
 
 
 def spread_of_clients(entries: tuple[Entry, ...]) -> Figure:
@@ -57,7 +57,7 @@ def spread_of_clients(entries: tuple[Entry, ...]) -> Figure:
     ax = figure.add_subplot()
     for place, entry in enumerate(ordered):
         worst, mean, best = (entry.chosen.final(key) for key in ("worst10", "mean", "best10"))
-        shade, width = colour(entry), 2.6 if entry.style.strong else 1.4
+        shade, width = colour(entry), 2.6 if entry.name == OURS else 1.4
         ax.plot([worst, best], [place, place], color=shade, linewidth=width, zorder=2)
         ax.plot([worst, best], [place, place], "|", color=shade, markersize=8, zorder=3)
         ax.plot(mean, place, "o", color=shade, markersize=6, zorder=3)
@@ -67,8 +67,8 @@ def spread_of_clients(entries: tuple[Entry, ...]) -> Figure:
     return figure
 
 
-def _has_curve(run: Result) -> bool:
-    return (run.directory / "clients.csv").is_file()
+def _has_curve(run: Run) -> bool:
+    return run.source.table("clients") is not None
 
 
 def _save(figure: Figure, path: Path) -> None:

@@ -5,7 +5,6 @@ python -m benchmarks.results_page
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -17,8 +16,8 @@ from benchmarks.pages import SCORES, filled, table
 from benchmarks.results_figures import write_result_figures
 from benchmarks.speed_page import speed_blocks, speed_summary
 from benchmarks.variants_page import variant_notes, variant_verdict
-from fedcraft.report.names import display_name
-from fedcraft.runs.reader import Result
+from fedcraft.methods import method_title
+from fedcraft.runs import Run
 from fedcraft.studies.presets import SEEDS
 from fedcraft.studies.reproduce import Reproduction, from_results
 
@@ -73,7 +72,7 @@ def readme_blocks() -> dict[str, str]:
     femnist = from_results("table-femnist", RESULTS)
     rows = {row["method"]: row for row in _with_spread(femnist)}
     lines = (
-        [display_name(name), *(f"{rows[name][c]:.3f} ({rows[name][f'{c}_paper']:.3f})"
+        [method_title(name), *(f"{rows[name][c]:.3f} ({rows[name][f'{c}_paper']:.3f})"
                                for c in SCORES)]
         for name in _SHORT
     )  # fmt: skip
@@ -91,7 +90,7 @@ def _with_spread(made: Reproduction) -> list[dict[str, Any]]:
     return [{**row, "spread": _spread(settings[row["method"]].runs)} for row in made.rows()]
 
 
-def _spread(runs: tuple[Result, ...]) -> float | None:
+def _spread(runs: tuple[Run, ...]) -> float | None:
     means = [run.final("mean") for run in runs]
     return statistics.stdev(means) if len(means) > 1 else None
 
@@ -109,7 +108,7 @@ def _beside_paper(made: Reproduction) -> str:
 
 
 def _paper_row(row: Mapping[str, Any]) -> Iterator[str]:
-    yield display_name(row["method"])
+    yield method_title(row["method"])
     yield _mean_cell(row)
     yield f"{row['mean_paper']:.3f}"
     for column in ("best10", "worst10", "std"):
@@ -139,15 +138,14 @@ def _processors(*studies: Reproduction) -> str:
     return table(("torch computes with", f"mean with seeds {seeds}", *SCORES.values()), rows)
 
 
-def _processor(run: Result) -> str:
-    about = json.loads((run.directory / "environment.json").read_text(encoding="utf-8"))
-    return str(about["torch_capability"])
+def _processor(run: Run) -> str:
+    return str(run.environment["torch_capability"])
 
 
 def _others_verdict(made: Reproduction) -> str:
     others = [row for row in made.rows() if row["method"] != "craft"]
     missed = [row for row in others if abs(row["mean_difference"]) > OTHERS_AIM]
-    names = ", ".join(f"{display_name(r['method'])} ({r['mean_difference']:+.3f})" for r in missed)
+    names = ", ".join(f"{method_title(r['method'])} ({r['mean_difference']:+.3f})" for r in missed)
     return (
         f"* {len(others) - len(missed)} of the other {len(others)} methods are within {OTHERS_AIM} "
         f"of their published mean{f'; not so: {names}' if missed else ''}.\n"
@@ -171,20 +169,20 @@ def _grid(made: Reproduction) -> str:
     pairs = sorted({(run.config.client_lr, run.config.server_lr) for run in runs})
     known = {(r.method, r.config.client_lr, r.config.server_lr): _grid_cell(r) for r in runs}
     rows = (
-        [display_name(name), *(known.get((name, *pair), "") for pair in pairs)]
+        [method_title(name), *(known.get((name, *pair), "") for pair in pairs)]
         for name in made.preset.names
     )
     return table(("client, server rate", *(f"{c:g}, {s:g}" for c, s in pairs)), rows)
 
 
-def _grid_cell(run: Result) -> str:
+def _grid_cell(run: Run) -> str:
     return "diverged" if run.diverged else f"{run.final('mean'):.3f}".removeprefix("0")
 
 
 def _ablation(made: Reproduction) -> str:
     rows = (
         [
-            display_name(row["method"]),
+            method_title(row["method"]),
             _mean_cell(row),
             *(f"{row[column]:.3f}" for column in ("best10", "worst10", "std")),
             f"{row['conflicts']:.2f}",

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks.pages import SCORES, rates, table
-from fedcraft.report.names import display_name
-from fedcraft.runs.reader import Result
+from fedcraft.methods import method_title
+from fedcraft.runs import Run
 from fedcraft.studies.published import TABLES, Published
 from fedcraft.studies.reproduce import Reproduction
 from fedcraft.studies.results import rank_correlation
@@ -44,22 +44,20 @@ def variant_verdict(femnist: Reproduction, variants: Reproduction) -> str:
     )
 
 
-def _rows(
-    name: str, defaults: Mapping[str, Result], tried: Mapping[str, Result]
-) -> Iterator[list[str]]:
-    yield [display_name(name), "the paper", "", *_cells(_PAPER[name])]
+def _rows(name: str, defaults: Mapping[str, Run], tried: Mapping[str, Run]) -> Iterator[list[str]]:
+    yield [method_title(name), "the paper", "", *_cells(_PAPER[name])]
     yield ["", "default", rates(defaults[name].config), *_cells(defaults[name])]
     for label, run in tried.items():
         if run.config.method == name:
             yield ["", f"`{label}`", rates(run.config), *_cells(run)]
 
 
-def _cells(row: Published | Result) -> list[str]:
+def _cells(row: Published | Run) -> list[str]:
     values = row if isinstance(row, Published) else map(row.final, SCORES)
     return [f"{value:.3f}" for value in values]
 
 
-def _defaults(femnist: Reproduction) -> dict[str, Result]:
+def _defaults(femnist: Reproduction) -> dict[str, Run]:
     """Every method at the rates of the table, with the seed of the grid."""
     seed = min(run.config.seed for run in femnist.result.runs)
     chosen = femnist.result.best("test")
@@ -69,15 +67,15 @@ def _defaults(femnist: Reproduction) -> dict[str, Result]:
     }
 
 
-def _best(runs: tuple[Result, ...]) -> dict[str, Result]:
+def _best(runs: tuple[Run, ...]) -> dict[str, Run]:
     found: dict[str, Any] = {}
     for run in sorted(runs, key=lambda run: run.final("mean")):
         found[run.method] = run
     return {run.method: found[run.method] for run in runs}
 
 
-def _by_method(runs: Mapping[str, Result]) -> dict[str, list[Result]]:
-    found: dict[str, list[Result]] = {}
+def _by_method(runs: Mapping[str, Run]) -> dict[str, list[Run]]:
+    found: dict[str, list[Run]] = {}
     for run in runs.values():
         found.setdefault(run.config.method, []).append(run)
     return found

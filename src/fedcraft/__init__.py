@@ -13,6 +13,7 @@ from fedcraft.updates import Layout, Updates
 
 if TYPE_CHECKING:
     from fedcraft.config.schema import Config
+    from fedcraft.runs.run import Run
     from fedcraft.studies.compare import compare
     from fedcraft.studies.run import resume, run
     from fedcraft.studies.sweep import sweep
@@ -26,6 +27,7 @@ __all__ = [
     "FedcraftError",
     "Layout",
     "Method",
+    "Run",
     "ServerOptimizer",
     "Step",
     "Updates",
@@ -44,6 +46,7 @@ __all__ = [
 # Loaded when first used, so that callers that only aggregate do not wait for the rest.
 _LAZY = {
     "Config": "config.schema",
+    "Run": "runs.run",
     "compare": "studies.compare",
     "resume": "studies.run",
     "run": "studies.run",

@@ -22,7 +22,7 @@ from fedcraft.cli.app import app
 from fedcraft.cli.outcome import finish
 from fedcraft.cli.reproduce import finish_reproduction
 from fedcraft.cli.tables import score_table
-from fedcraft.runs.reader import Result
+from fedcraft.runs import Run
 from fedcraft.studies.plan import run_id
 from fedcraft.studies.presets import METHODS, preset
 from fedcraft.studies.reproduce import Reproduction
@@ -69,7 +69,7 @@ def test_compare_prints_table_and_report_and_does_nothing_twice(here: Path) -> N
     assert [row["seeds"] for row in told["tables"]["validation"]] == [2, 2]
     assert 8 + 2 <= len(told["runs"]) <= 8 + 4, "one more seed for what validation or test chose"
     third = call(*words)
-    assert "8 of 8 runs are done already" in third.stderr
+    assert "8 of 8 runs are already done" in third.stderr
 
 
 def test_estimates_train_nothing(here: Path) -> None:
@@ -115,7 +115,7 @@ def test_reproduce_table_femnist_at_tiny_scale_gives_table_and_figures(
     assert "0.706" in result.stdout
     out = here / "out"
     assert len(list(out.glob("*/config.toml"))) == 3 * len(METHODS)
-    assert all(Result(path.parent).done for path in out.glob("*/config.toml"))
+    assert all(Run(path.parent).done for path in out.glob("*/config.toml"))
     assert (out / "report.html").is_file()
     names = {file.stem for file in (out / "figures").iterdir()}
     assert any("convergence" in name for name in names)
@@ -174,7 +174,7 @@ def test_every_problem_has_its_table(
     assert told.index("alpha 9.0") < told.index("0.800")
     finish(SweepResult(tmp_path, runs[:2]), page=False, quiet=False, as_json=False)
     told = capsys.readouterr().out
-    assert told.startswith("digits & mlp, 50 clients, 10 per round, 500 rounds")
+    assert told.startswith("Digits & MLP, 50 clients, 10 per round, 500 rounds")
     assert "alpha" not in told
 
 
@@ -188,8 +188,8 @@ def test_diverged_run_is_marked_and_never_best(tmp_path: Path) -> None:
     )
     table = score_table(SweepResult(tmp_path, runs).rows(), "title")
     names, means, *_ = ([*column.cells] for column in table.columns)
-    assert names == ["FedAvg (diverged)", "CRAFT", "ConFIG"]
-    assert [str(mean.style) for mean in means] == ["", "bold", "underline"]
+    assert names == ["FedAvg (diverged)", "ConFIG", "CRAFT"]
+    assert [str(mean.style) for mean in means] == ["", "underline", "bold"]
     rounds = next(column for column in table.columns if column.header == "Rounds")
     assert [*rounds.cells] == ["7", "500", "500"]
 
@@ -246,11 +246,11 @@ def test_ctrl_c_saves_a_checkpoint_and_prints_the_resume_command(here: Path) -> 
     assert code == 130
     assert "fedcraft resume a" in told
     assert "Traceback" not in told
-    assert Result(here / "a").state == "interrupted"
+    assert Run(here / "a").state == "interrupted"
     (checkpoint,) = (here / "a" / "checkpoints").iterdir()
     rounds = int(checkpoint.name.rpartition("-")[2])
     assert 0 < rounds < 3000
-    assert Result(here / "a").records[-1]["round"] == rounds
+    assert Run(here / "a").records[-1]["round"] == rounds
 
 
 @pytest.mark.slow
@@ -267,8 +267,8 @@ def test_ctrl_c_and_a_scheduler_leave_checkpoints_of_a_sweep(number: int, here: 
     (table,) = here.glob("out/*/metrics.jsonl")
     told, code = interrupt(process, table, number)
     assert code == 130
-    assert "The same command goes on" in told
-    assert Result(table.parent).state == "interrupted"
+    assert "Run the command again" in told
+    assert Run(table.parent).state == "interrupted"
     assert list((table.parent / "checkpoints").iterdir())
 
 
@@ -278,7 +278,7 @@ def test_long_names_cost_a_table_no_digit(beside: dict[str, float]) -> None:
     rates = {"client_lr": 0.005, "server_lr": 0.1}
     names = {"craft": 500, "craft-at-least-uniform": 50}
     rows = [
-        {"method": name, "rounds": rounds, "diverged": 0, **scores, **rates, **beside}
+        {"label": name, "rounds": rounds, "diverged": 0, **scores, **rates, **beside}
         for name, rounds in names.items()
     ]
     console = Console(width=80, record=True, file=StringIO())

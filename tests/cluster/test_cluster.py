@@ -22,12 +22,12 @@ import fedcraft
 from fedcraft import cluster
 from fedcraft.cli.app import app
 from fedcraft.data import Federation, federate, load
-from fedcraft.engine import Callback, Interrupted, Result, Settings, run
+from fedcraft.engine import Callback, Interrupted, Settings, TrainedModel, run
 from fedcraft.errors import ClientError
 from fedcraft.local import ClientData
 from fedcraft.methods import method
 from fedcraft.models import build
-from fedcraft.runs.reader import Result as RunResult
+from fedcraft.runs import Run
 from fedcraft.studies.plan import Plan
 from fedcraft.studies.sweep import Observer
 
@@ -68,7 +68,7 @@ def federation() -> Federation:
     return federate(load("digits"), "dirichlet", CLIENTS, seed=1, alpha=0.3, min_size=5)
 
 
-def train(what: str, federation: Federation, executor: str, **options: Any) -> Result:
+def train(what: str, federation: Federation, executor: str, **options: Any) -> TrainedModel:
     settings = dict(BRIEF)
     changed = {name: options.pop(name) for name in list(options) if name in settings}
     model = build("mlp", input_shape=(1, 8, 8), classes=10, seed=3)  # 55,050 weights: 220 kB a row
@@ -78,7 +78,7 @@ def train(what: str, federation: Federation, executor: str, **options: Any) -> R
     return run(rule, federation, model, now, **options)
 
 
-def assert_same_bits(found: Result, expected: Result) -> None:
+def assert_same_bits(found: TrainedModel, expected: TrainedModel) -> None:
     assert found.round == expected.round
     assert torch.equal(found.vector, expected.vector)
     assert found.scores.keys() == expected.scores.keys()
@@ -257,5 +257,5 @@ def test_an_interrupted_sweep_leaves_checkpoints(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         cluster.sweep(long, out=tmp_path, observer=Impatient())
     (directory,) = tmp_path.iterdir()
-    assert RunResult(directory).state == "interrupted"
+    assert Run(directory).state == "interrupted"
     assert list((directory / "checkpoints").iterdir())

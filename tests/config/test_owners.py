@@ -15,7 +15,6 @@ from fedcraft.config.build import build_federation
 from fedcraft.config.schema import Config
 from fedcraft.config.toml import load_config, write_config
 from fedcraft.errors import ConfigError
-from fedcraft.report.runs import RunData
 from fedcraft.studies.compare import comparison_plan
 from fedcraft.studies.plan import run_id
 from fedcraft.studies.run import run
@@ -109,9 +108,8 @@ def test_names_are_text_whatever_they_look_like(tmp_path: Path) -> None:
     assert result.owners()["name"].tolist() == sorted(names)
     assert set(result.clients()["name"]) == set(names)
     assert (result.directory / "classes.csv").read_text() == "label,name\n0,007\n1,no\n"
-    seen = RunData(result.directory)
-    assert list(seen.owners.values()) == sorted(names)
-    assert seen.classes == {0: "007", 1: "no"}
+    assert list(result.names("owners").values()) == sorted(names)
+    assert result.names("classes") == {0: "007", 1: "no"}
 
 
 def test_cohort_of_a_comparison_is_not_larger_than_the_owners(tmp_path: Path) -> None:

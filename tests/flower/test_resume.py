@@ -195,8 +195,9 @@ def test_a_run_that_fails_says_so(tmp_path: Path) -> None:
 def test_the_run_directory_is_one_that_the_report_reads(tmp_path: Path) -> None:
     small.train(rounds=3, run_dir=tmp_path / "run", evaluate_every=1, evaluate_train_loss=True)
     (found,) = load_runs(tmp_path / "run")
-    assert (found.name, found.state, found.last_round) == ("craft", "finished", 3)
-    assert list(found.client_accuracy.index) == [0, 1, 2, 3]
-    assert found.final("mean") == pytest.approx(found.client_accuracy.mean())
+    assert (found.method, found.state, found.last_round) == ("craft", "finished", 3)
+    accuracies = found.accuracies()
+    assert list(accuracies) == [0, 1, 2, 3]
+    assert found.final("mean") == pytest.approx(sum(accuracies.values()) / 4)
     assert found.final("train_loss") > 0
-    assert set(found.conflicts["layer"]) == {"1", "3", "all"}
+    assert set(found.conflicts()["layer"]) == {"1", "3", "all"}

@@ -59,7 +59,7 @@ def test_ids_of_64_bits_stay_as_they_are(name: str, tmp_path: Path) -> None:
     for part in ("train", "test"):
         assert {row[1] for row in rows if row[2] == part} == set(map(str, ids))
     (found,) = load_runs(tmp_path)
-    assert list(found.client_accuracy.index) == sorted(ids)
+    assert list(found.accuracies()) == sorted(ids)
 
 
 def test_the_certificate_of_the_last_round_names_clients_not_nodes() -> None:

@@ -152,7 +152,7 @@ def test_exchanged_parts_are_a_row_of_their_own(tmp_path: Path, own_rule: str) -
     assert [run.method for run in runs] == named
     pytest.importorskip("pandas")
     from fedcraft.report import load_runs
-    from fedcraft.report.groups import group
+    from fedcraft.runs.select import group
 
     (problem,) = group(load_runs([tmp_path]))
     labels = {entry.label for entry in problem.entries}

@@ -11,7 +11,8 @@ from types import ModuleType
 import pytest
 
 from fedcraft.methods import methods
-from fedcraft.report import RunData, load_runs
+from fedcraft.report import load_runs
+from fedcraft.runs import Run
 
 
 def _load(name: str) -> ModuleType:
@@ -34,12 +35,12 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def runs(comparison: Path) -> list[RunData]:
+def runs(comparison: Path) -> list[Run]:
     return load_runs(comparison)
 
 
 @pytest.fixture(scope="session")
-def crowd(tmp_path_factory: pytest.TempPathFactory) -> list[RunData]:
+def crowd(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     """Every method there is."""
     names = [row.name for row in methods()]
     return load_runs(_made.write_all_methods(tmp_path_factory.mktemp("crowd") / "runs", names))

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from fedcraft.report import RunData, write_page
+from fedcraft.report import write_page
+from fedcraft.runs import Run
 
 selenium = pytest.importorskip(
     "selenium", reason="BROWSER TEST NOT RUN: selenium is missing; pip install selenium"
@@ -38,12 +39,12 @@ Driver = webdriver.Chrome
 
 
 @pytest.fixture(scope="module")
-def page(runs: list[RunData], tmp_path_factory: pytest.TempPathFactory) -> str:
+def page(runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_page(runs, tmp_path_factory.mktemp("browser") / "page.html").as_uri()
 
 
 @pytest.fixture(scope="module")
-def crowded_page(crowd: list[RunData], tmp_path_factory: pytest.TempPathFactory) -> str:
+def crowded_page(crowd: list[Run], tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_page(crowd, tmp_path_factory.mktemp("crowded") / "page.html").as_uri()
 
 

@@ -10,8 +10,9 @@ import pytest
 from PIL import Image
 
 from fedcraft.errors import InputError
-from fedcraft.report import RunData, load_runs, write_figures
+from fedcraft.report import load_runs, write_figures
 from fedcraft.report.figures import FIGURES
+from fedcraft.runs import Run
 
 MakeRun = Callable[..., Path]
 
@@ -22,7 +23,7 @@ def bare(path: Path) -> None:
         (path / name).unlink()
 
 
-def test_every_figure_of_the_paper_is_written(runs: list[RunData], tmp_path: Path) -> None:
+def test_every_figure_of_the_paper_is_written(runs: list[Run], tmp_path: Path) -> None:
     before = dict(mpl.rcParams)
     files = write_figures(runs, tmp_path / "new" / "folder", formats=["png"])
     assert {path.stem for path in files} == set(FIGURES)

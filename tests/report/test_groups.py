@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from fedcraft.report import RunData, load_runs, summary
-from fedcraft.report.groups import Setting, group
-from fedcraft.report.names import in_order, styles
+from fedcraft.report import load_runs, summary
+from fedcraft.report.names import styles
 from fedcraft.report.sections.grids import learning_rates, rate_grid
-from fedcraft.report.series import conflicts_per_round, curve, mean_seconds
+from fedcraft.report.series import curve, mean_seconds
+from fedcraft.runs import Run
+from fedcraft.runs.select import Setting, group, in_order
 
 MakeRun = Callable[..., Path]
 
 
-def test_methods_appear_in_the_order_of_the_table(runs: list[RunData]) -> None:
+def test_methods_appear_in_the_order_of_the_table(runs: list[Run]) -> None:
     (problem,) = group(runs)
     names = [entry.name for entry in problem.entries]
     assert names[:4] == ["fedavg", "fedavgm", "fedlf-history", "config"]
@@ -25,7 +26,7 @@ def test_methods_appear_in_the_order_of_the_table(runs: list[RunData]) -> None:
     assert in_order(["my label", "craft"]) == ["craft", "my label"]
 
 
-def test_seeds_are_one_setting_and_rates_are_several(runs: list[RunData]) -> None:
+def test_seeds_are_one_setting_and_rates_are_several(runs: list[Run]) -> None:
     (problem,) = group(runs)
     craft, ditto = problem.entry("craft"), problem.entry("ditto")
     assert craft is not None
@@ -127,7 +128,7 @@ def test_of_a_run_done_twice_the_longer_counts(make_run: MakeRun, tmp_path: Path
     make_run("broken", written=10, state="failed")
     make_run("whole")
     (problem,) = group(load_runs(tmp_path))
-    assert [run.path.name for run in problem.entries[0].runs] == ["whole"]
+    assert [run.directory.name for run in problem.entries[0].runs] == ["whole"]
 
 
 def test_different_problems_are_kept_and_told_apart(make_run: MakeRun, tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ def test_a_curve_averages_only_rounds_that_all_seeds_reached(
     (problem,) = group(load_runs(tmp_path))
     points = curve(problem.entries[0].chosen, "mean")
     assert points.index.max() == 40
-    finals = [run.evaluations["mean"][40] for run in problem.entries[0].runs]
+    finals = [run.curve("mean")[40] for run in problem.entries[0].runs]
     assert points["mean"][40] == pytest.approx(sum(finals) / 2)
     assert points["sd"][40] == pytest.approx(abs(finals[0] - finals[1]) / math.sqrt(2))
 
@@ -170,7 +171,7 @@ def test_seeds_are_averaged_at_the_last_round_that_they_share(
     plan_run("c", seed=2)
     (problem,) = group(load_runs(tmp_path))
     setting = problem.entries[0].chosen
-    at_five = [RunData(tmp_path / name).evaluations["mean"][5] for name in "ab"]
+    at_five = [Run(tmp_path / name).curve("mean")[5] for name in "ab"]
     assert setting.finals("mean") == at_five
     assert (setting.rounds, setting.seeds) == (5, {0, 1})
     assert setting.final("mean") == curve(setting, "mean")["mean"].iloc[-1]
@@ -224,14 +225,14 @@ def test_a_seed_that_diverged_before_its_first_evaluation_has_a_say(
 def test_conflicts_are_counted_over_the_rounds_that_all_seeds_have_done(
     make_run: MakeRun,
 ) -> None:
-    runs = [RunData(make_run("a")), RunData(make_run("b", seed=1, written=5))]
-    counts = [r["conflicts"]["average"] for run in runs for r in run.rounds[1:6]]
-    assert conflicts_per_round(runs, "average") == pytest.approx(sum(counts) / 10)
+    runs = [Run(make_run("a")), Run(make_run("b", seed=1, written=5))]
+    counts = [r["conflicts"]["average"] for run in runs for r in run.records[1:6]]
+    assert Setting({}, tuple(runs)).conflicts("average") == pytest.approx(sum(counts) / 10)
 
 
 def test_waiting_is_not_counted_as_training_too(make_run: MakeRun) -> None:
-    run = RunData(make_run("one", rounds=5))
+    run = Run(make_run("one", rounds=5))
     seconds = mean_seconds([run])
-    written = [record["seconds"] for record in run.rounds if "seconds" in record]
+    written = [record["seconds"] for record in run.records if "seconds" in record]
     spent = sum(s["train"] + s["aggregate"] + s["evaluate"] for s in written) / len(written)
     assert sum(seconds.values()) == pytest.approx(spent)

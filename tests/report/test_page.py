@@ -12,17 +12,19 @@ from typing import Any
 import pytest
 
 from fedcraft.errors import MissingExtraError
-from fedcraft.report import RunData, load_runs, sections, summary, write_page
+from fedcraft.report import load_runs, sections, summary, write_page
 from fedcraft.report.extras import needs
-from fedcraft.report.groups import group
 from fedcraft.report.sections.gains import client_gains
 from fedcraft.report.verdict import verdict
+from fedcraft.runs import Run
+from fedcraft.runs.select import group
+from fedcraft.runs.summary import rows
 
 MakeRun = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def text(runs: list[RunData], tmp_path_factory: pytest.TempPathFactory) -> str:
+def text(runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_page(runs, tmp_path_factory.mktemp("page") / "deep" / "page.html").read_text()
 
 
@@ -47,7 +49,7 @@ def test_the_page_is_small(text: str) -> None:
     assert len(text) < 500_000
 
 
-def test_unchanged_runs_give_an_unchanged_page(runs: list[RunData], tmp_path: Path) -> None:
+def test_unchanged_runs_give_an_unchanged_page(runs: list[Run], tmp_path: Path) -> None:
     first, second = (write_page(runs, tmp_path / name) for name in ("a.html", "b.html"))
     assert first.read_bytes() == second.read_bytes()
 
@@ -59,9 +61,9 @@ def test_every_section_is_there(text: str) -> None:
         assert f'id="p0-{name}"' in text
 
 
-def test_the_numbers_in_the_page_are_those_of_the_runs(text: str, runs: list[RunData]) -> None:
+def test_the_numbers_in_the_page_are_those_of_the_runs(text: str, runs: list[Run]) -> None:
     charts = data_of(text)[0]["charts"]
-    crafted = [run for run in runs if run.name == "craft"]
+    crafted = [run for run in runs if run.method == "craft"]
     series = next(s for s in charts["convergence"]["metrics"]["mean"] if s["method"] == "craft")
     finals = [run.final("mean") for run in crafted]
     assert series["y"][-1] == pytest.approx(sum(finals) / 2, rel=1e-4)
@@ -75,14 +77,14 @@ def test_the_numbers_in_the_page_are_those_of_the_runs(text: str, runs: list[Run
     assert charts["conflicts"]["methods"]["craft"]["layers"][-1] == "whole model"
 
 
-def test_gains_pair_the_same_client_of_the_same_split(runs: list[RunData]) -> None:
+def test_gains_pair_the_same_client_of_the_same_split(runs: list[Run]) -> None:
     (problem,) = group(runs)
     craft, fedavg = problem.entry("craft"), problem.entry("fedavg")
     assert craft is not None
     assert fedavg is not None
     table = client_gains(craft, fedavg).set_index(["seed", "client"])
     for run, other in zip(craft.runs, fedavg.runs, strict=True):
-        wanted = run.client_accuracy[7] - other.client_accuracy[7]
+        wanted = run.accuracies()[7] - other.accuracies()[7]
         assert table.loc[(run.seed, 7), "gain"] == pytest.approx(wanted)
     assert table["gain"].is_monotonic_increasing
 
@@ -100,9 +102,9 @@ def test_owners_and_classes_go_by_their_names(make_run: MakeRun, tmp_path: Path)
     assert set(sections.labels(problem)["clients"]) == names
     assert sections.labels(problem)["labels"][:3] == ["ill", "well", "2"]
     worst = sections.distribution(problem)["worst"]
-    craft = next(run for run in loaded if run.name == "craft")
-    least = craft.client_accuracy.idxmin()
-    assert worst["CRAFT"][0].startswith(f"{craft.owners[least]} 0.")
+    craft = next(run for run in loaded if run.method == "craft")
+    least = min(craft.accuracies().items(), key=lambda pair: pair[1])[0]
+    assert worst["CRAFT"][0].startswith(f"{craft.names('owners')[least]} 0.")
     text = page_of(tmp_path)
     assert "Least accurate under CRAFT: ward-" in text
     assert "<iii>" not in text
@@ -181,9 +183,8 @@ def test_the_page_shows_no_path_of_the_disk(comparison: Path, text: str) -> None
 
 
 def words(folder: Path) -> str:
-    runs = load_runs(folder)
-    (problem,) = group(runs)
-    return verdict(problem, summary(runs))
+    (problem,) = group(load_runs(folder))
+    return verdict(problem, rows([problem]))
 
 
 def test_the_verdict_names_the_winners(make_run: MakeRun, tmp_path: Path) -> None:

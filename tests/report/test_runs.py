@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -13,7 +14,8 @@ from typing import Any
 import pytest
 
 from fedcraft.errors import DataError
-from fedcraft.report import RunData, load_runs
+from fedcraft.report import load_runs
+from fedcraft.runs import Run
 
 MakeRun = Callable[..., Path]
 
@@ -21,7 +23,7 @@ MakeRun = Callable[..., Path]
 def test_a_folder_is_searched_to_its_depth(make_run: MakeRun, tmp_path: Path) -> None:
     make_run("deep/er/one")
     make_run("two")
-    assert sorted(run.path.name for run in load_runs(tmp_path)) == ["one", "two"]
+    assert sorted(run.directory.name for run in load_runs(tmp_path)) == ["one", "two"]
 
 
 def test_a_run_named_twice_is_read_once(make_run: MakeRun, tmp_path: Path) -> None:
@@ -42,7 +44,7 @@ def test_nothing_found_says_where_it_looked(tmp_path: Path) -> None:
 def test_a_sweep_file_is_no_run(make_run: MakeRun, tmp_path: Path) -> None:
     make_run("one")
     (tmp_path / "config.toml").write_text("rounds = [1, 2]\n")
-    assert [run.path.name for run in load_runs(tmp_path)] == ["one"]
+    assert [run.directory.name for run in load_runs(tmp_path)] == ["one"]
 
 
 def test_a_broken_config_names_the_file(tmp_path: Path) -> None:
@@ -53,33 +55,42 @@ def test_a_broken_config_names_the_file(tmp_path: Path) -> None:
 
 def test_a_torn_last_line_is_ignored(make_run: MakeRun) -> None:
     path = make_run("one", rounds=20)
-    whole = RunData(path)
+    whole = Run(path)
     for name in ("metrics.jsonl", "clients.csv", "conflicts.csv"):
         content = (path / name).read_bytes()
         (path / name).write_bytes(content + content.splitlines()[-1][:9])
-    torn = RunData(path)
-    assert torn.rounds == whole.rounds
-    assert torn.client_accuracy.equals(whole.client_accuracy)
-    assert torn.conflicts.equals(whole.conflicts)
+    torn = Run(path)
+    assert torn.records == whole.records
+    assert torn.accuracies() == whole.accuracies()
+    assert torn.conflicts().equals(whole.conflicts())
 
 
 @pytest.mark.parametrize("cut", [1, 40, 333, 5000])
-def test_any_cut_of_the_files_can_be_read(make_run: MakeRun, cut: int) -> None:
+def test_any_cut_of_the_tables_can_be_read(make_run: MakeRun, cut: int) -> None:
     path = make_run("one", rounds=20, state="running")
-    for file in path.iterdir():
-        if file.name != "config.toml":
-            os.truncate(file, max(0, file.stat().st_size - cut))
-    run = RunData(path)
-    assert len(run.rounds) <= 21
-    assert len(run.client_accuracy) in (0, 100)
+    for name in ("metrics.jsonl", "clients.csv", "conflicts.csv"):
+        os.truncate(path / name, max(0, (path / name).stat().st_size - cut))
+    run = Run(path)
+    assert 0 < len(run.records) <= 21
+    assert len(run.accuracies()) == 100
+
+
+@pytest.mark.parametrize("name", ["status.json", "environment.json", "metrics.jsonl"])
+def test_damage_is_an_error_that_names_the_file(make_run: MakeRun, name: str) -> None:
+    path = make_run("one", rounds=5)
+    content = (path / name).read_text()
+    (path / name).write_text(content.replace("{", "", 1))
+    run = Run(path)
+    with pytest.raises(DataError, match=rf"{re.escape(str(path / name))}.*leave out this run"):
+        _ = (run.status, run.environment, run.records)
 
 
 def test_an_evaluation_being_written_is_not_shown_yet(make_run: MakeRun) -> None:
     path = make_run("one", rounds=20, state="running")
-    before = RunData(path).client_accuracy
+    before = Run(path).accuracies()
     with (path / "clients.csv").open("a") as stream:
         stream.write("25,0,test,accuracy,0.5,40\n")
-    assert RunData(path).client_accuracy.equals(before)
+    assert Run(path).accuracies() == before
 
 
 def test_a_run_with_nothing_but_its_config_can_be_read(make_run: MakeRun) -> None:
@@ -87,11 +98,11 @@ def test_a_run_with_nothing_but_its_config_can_be_read(make_run: MakeRun) -> Non
     for file in path.iterdir():
         if file.name != "config.toml":
             file.unlink()
-    run = RunData(path)
-    assert (run.state, run.last_round, run.rounds) == ("unknown", 0, [])
-    assert run.client_accuracy.empty
-    assert run.evaluations.empty
-    assert run.labels.empty
+    run = Run(path)
+    assert (run.state, run.last_round, run.records) == ("new", 0, [])
+    assert (run.accuracies(), run.evaluations, run.evaluation) == ({}, {}, {})
+    with pytest.raises(DataError, match=r"labels\.csv does not exist; the run is new"):
+        run.labels()
     assert run.split_hash is None
 
 
@@ -99,37 +110,37 @@ def test_a_round_written_again_after_a_resume_counts_once(make_run: MakeRun) -> 
     path = make_run("one", rounds=20)
     with (path / "metrics.jsonl").open("a") as stream:
         stream.write(json.dumps({"round": 20, "evaluation": {"mean": 0.875}}) + "\n")
-    run = RunData(path)
-    assert len(run.rounds) == 21
+    run = Run(path)
+    assert len(run.records) == 21
     assert run.final("mean") == 0.875
 
 
 def test_the_end_of_a_large_client_table_is_read_without_its_beginning(make_run: MakeRun) -> None:
     path = make_run("one", clients=400, rounds=200)
     assert (path / "clients.csv").stat().st_size > 2**19
-    values = RunData(path).client_accuracy
+    values = Run(path).accuracies()
     last = [
         float(line.split(",")[4])
         for line in (path / "clients.csv").read_text().splitlines()
         if line.startswith("200,") and ",test,accuracy," in line
     ]
-    assert values.tolist() == last
-    lines = (path / "clients.csv").read_text().splitlines(keepends=True)
-    lines[5] = "not a row at all\n"
-    (path / "clients.csv").write_text("".join(lines))
-    assert RunData(path).client_accuracy.tolist() == last
+    assert list(values.values()) == last
+    with (path / "clients.csv").open("a") as stream:
+        stream.write("not a row at all\n")
+    with pytest.raises(DataError, match=r"clients\.csv is damaged: b'not a row at all"):
+        Run(path).accuracies()
 
 
 def test_a_label_names_the_run(make_run: MakeRun) -> None:
     path = make_run("one", method="craft")
     with (path / "config.toml").open("a") as stream:
         stream.write('label = "without layers"\n')
-    assert RunData(path).name == "without layers"
+    assert Run(path).method == "without layers"
 
 
 @pytest.mark.parametrize("label", ["craft", "CRAFT", " Craft", "craft, FAIR variant"])
 def test_a_label_cannot_pass_for_another_method(make_run: MakeRun, label: str) -> None:
-    assert RunData(make_run("one", {"label": label}, method="fedavg")).name == f"{label} (fedavg)"
+    assert Run(make_run("one", {"label": label}, method="fedavg")).method == f"{label} (fedavg)"
 
 
 @pytest.mark.parametrize(
@@ -139,12 +150,12 @@ def test_a_label_cannot_pass_for_another_method(make_run: MakeRun, label: str) -
 def test_a_run_without_a_label_is_never_taken_for_another(
     make_run: MakeRun, method: str, keys: dict[str, Any], name: str
 ) -> None:
-    assert RunData(make_run("one", keys, method=method)).name == name
+    assert Run(make_run("one", keys, method=method)).method == name
 
 
 @pytest.mark.parametrize("label", ["craft", "CRAFT", "craft-uniform"])
 def test_a_label_may_be_the_name_of_its_own_method(make_run: MakeRun, label: str) -> None:
-    assert RunData(make_run("one", {"label": label}, method="craft")).name == label
+    assert Run(make_run("one", {"label": label}, method="craft")).method == label
 
 
 def test_two_hundred_runs_are_read_in_seconds(make_run: MakeRun, tmp_path: Path) -> None:

@@ -11,19 +11,20 @@ import pandas as pd
 import pytest
 
 from fedcraft.errors import InputError
-from fedcraft.report import RunData, load_runs, render, summary
-from fedcraft.report.ranks import METRICS, places
+from fedcraft.report import load_runs, render, summary
+from fedcraft.runs import Run
+from fedcraft.runs.summary import METRICS, places
 
 MakeRun = Callable[..., Path]
 
 
-def test_the_summary_holds_the_last_evaluation_averaged_over_seeds(runs: list[RunData]) -> None:
+def test_the_summary_holds_the_last_evaluation_averaged_over_seeds(runs: list[Run]) -> None:
     table = summary(runs).set_index("method")
-    crafted = [run for run in runs if run.name == "craft"]
+    crafted = [run for run in runs if run.method == "craft"]
     for metric in ("mean", "best10", "worst10", "std"):
-        finals = [run.rounds[-1]["evaluation"][metric] for run in crafted]
+        finals = [run.records[-1]["evaluation"][metric] for run in crafted]
         assert table.loc["craft", metric] == pytest.approx(sum(finals) / 2)
-    counts = [r["conflicts"]["after"] for run in crafted for r in run.rounds if "conflicts" in r]
+    counts = [r["conflicts"]["after"] for run in crafted for r in run.records if "conflicts" in r]
     assert table.loc["craft", "conflicts"] == pytest.approx(sum(counts) / len(counts))
     assert table.loc["craft", "seeds"] == 2
     assert table.loc["ditto", "settings"] == 9
@@ -40,22 +41,22 @@ def test_the_paper_chooses_on_test_data(make_run: MakeRun, tmp_path: Path) -> No
 
 def test_best_and_second_best_follow_the_direction_of_the_column() -> None:
     mean, std = METRICS[0], METRICS[3]
-    assert places(pd.Series([0.1, 0.3, 0.2]), mean) == [0, 1, 2]
-    assert places(pd.Series([0.1, 0.3, 0.2]), std) == [1, 0, 2]
+    assert places([0.1, 0.3, 0.2], mean) == [0, 1, 2]
+    assert places([0.1, 0.3, 0.2], std) == [1, 0, 2]
 
 
 def test_what_is_written_equal_is_marked_equal() -> None:
     mean = METRICS[0]
-    assert places(pd.Series([0.50001, 0.50002, 0.4, 0.3]), mean) == [1, 1, 2, 0]
-    assert places(pd.Series([0.5, 0.5]), mean) == [0, 0]
-    assert places(pd.Series([0.5, math.nan, 0.4]), mean) == [1, 0, 2]
+    assert places([0.50001, 0.50002, 0.4, 0.3], mean) == [1, 1, 2, 0]
+    assert places([0.5, 0.5], mean) == [0, 0]
+    assert places([0.5, math.nan, 0.4], mean) == [1, 0, 2]
 
 
 def test_ranks_go_by_the_digits_that_are_written() -> None:
     conflicts = METRICS[-1]
     assert [f"{v:.1f}" for v in (0.35, 0.30, 0.40)] == ["0.3", "0.3", "0.4"]
-    assert places(pd.Series([0.35, 0.30]), conflicts) == [0, 0]
-    assert places(pd.Series([0.35, 0.40]), conflicts) == [1, 2]
+    assert places([0.35, 0.30], conflicts) == [0, 0]
+    assert places([0.35, 0.40], conflicts) == [1, 2]
 
 
 def test_only_evaluated_seeds_are_counted(
@@ -114,7 +115,7 @@ def test_latex_tells_on_which_problem_a_method_diverged(make_run: MakeRun, tmp_p
     assert r"FedAvg (diverged on FEMNIST \& MLP) &" in text
 
 
-def test_markdown_marks_best_bold_and_second_best_italic(runs: list[RunData]) -> None:
+def test_markdown_marks_best_bold_and_second_best_italic(runs: list[Run]) -> None:
     table = summary(runs)
     text = render(table, "md")
     best, second = table["mean"].nlargest(2)
@@ -125,7 +126,7 @@ def test_markdown_marks_best_bold_and_second_best_italic(runs: list[RunData]) ->
     assert len({line.count("|") for line in lines}) == 1
 
 
-def test_latex_uses_booktabs_bold_and_underline(runs: list[RunData]) -> None:
+def test_latex_uses_booktabs_bold_and_underline(runs: list[Run]) -> None:
     table = summary(runs)
     text = render(table, "latex")
     best, second = table["mean"].nlargest(2)
@@ -165,13 +166,13 @@ def test_names_cannot_break_a_table(make_run: MakeRun, tmp_path: Path) -> None:
     assert len(tex.splitlines()) == len(table) + 8
 
 
-def test_csv_gives_back_the_numbers(runs: list[RunData]) -> None:
+def test_csv_gives_back_the_numbers(runs: list[Run]) -> None:
     table = summary(runs)
     again = pd.read_csv(io.StringIO(render(table, "csv")))
     pd.testing.assert_frame_equal(again, table, check_dtype=False)
 
 
-def test_published_numbers_stand_beside_ours(runs: list[RunData]) -> None:
+def test_published_numbers_stand_beside_ours(runs: list[Run]) -> None:
     published = pd.DataFrame(
         [("cifar10", "cnn", "craft", 0.722), ("cifar10", "cnn", "fedavg", 0.636)],
         columns=["dataset", "model", "method", "mean"],
@@ -182,7 +183,7 @@ def test_published_numbers_stand_beside_ours(runs: list[RunData]) -> None:
     assert "–" in next(line for line in text.splitlines() if line.startswith("| ConFIG"))
 
 
-def test_wrong_arguments_are_named(runs: list[RunData]) -> None:
+def test_wrong_arguments_are_named(runs: list[Run]) -> None:
     with pytest.raises(InputError, match="format should be"):
         render(summary(runs), "xlsx")
     with pytest.raises(InputError, match="reference should have a column 'method'"):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedcraft.config.schema import Config
-from fedcraft.runs.reader import Result
+from fedcraft.runs import Run
 from fedcraft.studies.plan import run_id
 from fedcraft.studies.run import prepare
 
@@ -63,7 +63,7 @@ def write_result(
     reason: str = "",
     validation: float | None = None,
     **keys: Any,
-) -> Result:
+) -> Run:
     """Write a run that was never trained; without a mean it was never evaluated."""
     config = Config.model_validate({"executor": "serial", "workers": 1} | keys)
     directory = prepare(config, folder / run_id(config))
@@ -75,7 +75,7 @@ def write_result(
     record = {"round": last, "conflicts": {"average": 2, "reference": 1, "after": 1}}
     record |= {} if mean is None else {"evaluation": scores}
     (directory / "metrics.jsonl").write_text(json.dumps(record) + "\n")
-    return Result(directory)
+    return Run(directory)
 
 
 @pytest.fixture(scope="session")

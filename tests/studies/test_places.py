@@ -9,7 +9,7 @@ import pytest
 
 from fedcraft.config.schema import Config
 from fedcraft.config.toml import load_config, write_config
-from fedcraft.runs.reader import Result
+from fedcraft.runs import Run
 from fedcraft.studies.plan import Plan, run_id
 from fedcraft.studies.results import collect
 from fedcraft.studies.run import prepare, resume, run
@@ -79,7 +79,7 @@ def test_relative_folder_of_data_is_written_as_it_is_from_everywhere(elsewhere: 
 def test_folder_of_a_run_may_be_at_home(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(elsewhere))
     prepare(Config(), "~/a")
-    assert load_config("~/a") == Config() == Result(elsewhere / "a").config
+    assert load_config("~/a") == Config() == Run(elsewhere / "a").config
     assert prepare(Config(), "~nobody-here/a") == Path("~nobody-here/a")
     assert sweep(Plan({}, {"seed": [1]}), out="~/s", runner=lambda *_: []).folder == elsewhere / "s"
     (elsewhere / "grid.toml").write_text("[grid]\nseed = [1, 2]\n", encoding="utf-8")

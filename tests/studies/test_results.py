@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedcraft.errors import ConfigError, DataError
-from fedcraft.runs.reader import Result
+from fedcraft.runs import Run
 from fedcraft.studies.plan import run_id
 from fedcraft.studies.presets import preset
 from fedcraft.studies.published import TABLES
@@ -23,7 +23,7 @@ METHODS = ["fedavg", "fedavgm", "craft"]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> tuple[Result, ...]:
+def runs(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> tuple[Run, ...]:
     """The tiny FEMNIST table, three methods at two rates each."""
     folder = tmp_path_factory.mktemp("runs")
     plan = preset("table-femnist").plan("tiny", METHODS, data_root=str(data_root), workers=1)
@@ -32,7 +32,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, data_root: Path) -> tuple[Res
     return tuple(run(config, out=folder / run_id(config)) for config in configs)
 
 
-def test_stored_results_give_the_same_table(runs: tuple[Result, ...], tmp_path: Path) -> None:
+def test_stored_results_give_the_same_table(runs: tuple[Run, ...], tmp_path: Path) -> None:
     chosen = preset("table-femnist")
     again = Reproduction(chosen, stored(collect(runs, tmp_path / "stored")))
     fresh = Reproduction(chosen, SweepResult(tmp_path, runs))
@@ -45,7 +45,7 @@ def test_stored_results_give_the_same_table(runs: tuple[Result, ...], tmp_path: 
 
 
 def test_stored_results_are_small_and_name_no_machine(
-    runs: tuple[Result, ...], data_root: Path, tmp_path: Path
+    runs: tuple[Run, ...], data_root: Path, tmp_path: Path
 ) -> None:
     folder = collect(runs, tmp_path / "stored")
     files = [file for file in folder.rglob("*") if file.is_file()]
@@ -67,7 +67,7 @@ def test_stored_results_are_small_and_name_no_machine(
 
 
 def test_only_the_best_of_each_method_keeps_its_clients(
-    runs: tuple[Result, ...], tmp_path: Path
+    runs: tuple[Run, ...], tmp_path: Path
 ) -> None:
     folder = collect(runs, tmp_path / "stored")
     assert len(list(folder.glob("*/clients.csv"))) == len(METHODS)
@@ -77,7 +77,7 @@ def test_only_the_best_of_each_method_keeps_its_clients(
 
 
 def test_stored_configuration_repeats_the_run(
-    runs: tuple[Result, ...], data_root: Path, tmp_path: Path
+    runs: tuple[Run, ...], data_root: Path, tmp_path: Path
 ) -> None:
     folder = collect(runs, tmp_path / "stored")
     name = runs[0].directory.name
@@ -86,7 +86,7 @@ def test_stored_configuration_repeats_the_run(
     assert (again.directory / "model.safetensors").read_bytes() == first.read_bytes()
 
 
-def test_reproduction_sets_the_paper_beside_ours(runs: tuple[Result, ...], tmp_path: Path) -> None:
+def test_reproduction_sets_the_paper_beside_ours(runs: tuple[Run, ...], tmp_path: Path) -> None:
     collect(runs, tmp_path / "table-femnist")
     made = from_results("table-femnist", tmp_path)
     rows = {row["method"]: row for row in made.rows()}
@@ -95,7 +95,7 @@ def test_reproduction_sets_the_paper_beside_ours(runs: tuple[Result, ...], tmp_p
 
 
 def test_order_is_set_against_the_papers_only_after_the_papers_rounds(
-    runs: tuple[Result, ...], tmp_path: Path
+    runs: tuple[Run, ...], tmp_path: Path
 ) -> None:
     collect(runs, tmp_path / "table-femnist")
     short = from_results("table-femnist", tmp_path)
@@ -109,7 +109,7 @@ def test_order_is_set_against_the_papers_only_after_the_papers_rounds(
     assert from_results("table-femnist", tmp_path, ["craft"]).rank_correlation() is None
 
 
-def test_stored_results_of_some_methods(runs: tuple[Result, ...], tmp_path: Path) -> None:
+def test_stored_results_of_some_methods(runs: tuple[Run, ...], tmp_path: Path) -> None:
     collect(runs, tmp_path / "table-femnist")
     made = from_results("table-femnist", tmp_path, ["craft"])
     assert [row["method"] for row in made.rows()] == ["craft"]

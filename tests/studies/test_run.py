@@ -12,8 +12,8 @@ import fedcraft
 from fedcraft.config.toml import write_config
 from fedcraft.engine import Callback
 from fedcraft.errors import BusyError, ConfigError, DataError, FedcraftError, InputError
+from fedcraft.runs import Run, find_runs
 from fedcraft.runs.lock import Lock
-from fedcraft.runs.reader import Result, results_in
 from fedcraft.studies.run import prepare, resume, run
 
 TINY = {
@@ -44,7 +44,7 @@ def same_bits(one: Path, other: Path) -> None:
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
     untimed = [
         [{k: v for k, v in r.items() if k not in ("seconds", "peak_memory_mb")} for r in rows]
-        for rows in (Result(one).records, Result(other).records)
+        for rows in (Run(one).records, Run(other).records)
     ]
     assert untimed[0] == untimed[1]
 
@@ -68,7 +68,7 @@ def test_resumed_run_gives_the_bits_of_an_undisturbed_one(tmp_path: Path) -> Non
     run(TINY, out=tmp_path / "whole")
     with pytest.raises(RuntimeError, match="went away"):
         run(TINY, out=tmp_path / "cut", callbacks=(StopAt(3),))
-    assert Result(tmp_path / "cut").state == "failed"
+    assert Run(tmp_path / "cut").state == "failed"
     assert resume(tmp_path / "cut").state == "finished"
     same_bits(tmp_path / "whole", tmp_path / "cut")
 
@@ -86,7 +86,7 @@ def test_a_run_is_not_made_shorter(tmp_path: Path) -> None:
     done = run(TINY, out=tmp_path / "a")
     with pytest.raises(ConfigError, match="rounds: expected at least the"):
         resume(done.directory, rounds=1)
-    assert done.config == Result(done.directory).config
+    assert done.config == Run(done.directory).config
 
 
 def test_rounds_are_not_written_to_a_run_that_another_process_has(
@@ -99,7 +99,7 @@ def test_rounds_are_not_written_to_a_run_that_another_process_has(
     monkeypatch.setattr("fedcraft.engine.run", busy)
     with pytest.raises(BusyError):
         resume(done.directory, rounds=8)
-    assert Result(done.directory).config.rounds == TINY["rounds"]
+    assert Run(done.directory).config.rounds == TINY["rounds"]
 
 
 def test_configuration_is_written_whole_or_not_at_all(
@@ -214,21 +214,14 @@ def test_plain_csv_reads_in_polars(tmp_path: Path) -> None:
 def test_missing_table_is_told(tmp_path: Path) -> None:
     directory = prepare(fedcraft.Config.model_validate(TINY), tmp_path / "a")
     with pytest.raises(DataError, match="the run is new"):
-        Result(directory).clients()
-
-
-def test_torn_last_line_is_ignored(tmp_path: Path) -> None:
-    result = run(TINY, out=tmp_path / "a")
-    with (result.directory / "metrics.jsonl").open("a") as file:
-        file.write('{"round": 5, "evalu')
-    assert Result(result.directory).records[-1]["round"] == 4
+        Run(directory).clients()
 
 
 def test_results_are_found_below_a_folder(tmp_path: Path) -> None:
     run(TINY, out=tmp_path / "deep" / "a")
-    assert [r.directory.name for r in results_in(tmp_path)] == ["a"]
+    assert [r.directory.name for r in find_runs(tmp_path)] == ["a"]
     with pytest.raises(DataError, match="nowhere"):
-        results_in(tmp_path / "nowhere")
+        find_runs(tmp_path / "nowhere")
 
 
 def test_diverged_run_is_stopped_and_known_as_such(tmp_path: Path) -> None:

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from fedcraft.report import RunData
-from fedcraft.report.groups import Setting as ReportSetting
-from fedcraft.runs.reader import Result
-from fedcraft.runs.select import Setting, best, row
+from fedcraft.runs import Run
+from fedcraft.runs.select import Setting, group
+from fedcraft.runs.summary import METRICS, marks, note, rows
 from fedcraft.studies.estimate import estimate
 from fedcraft.studies.plan import Plan
 from fedcraft.studies.results import collect
@@ -51,22 +50,22 @@ def two_problems(tmp_path: Path) -> SweepResult:
 
 
 def test_methods_are_chosen_problem_by_problem(two_problems: SweepResult) -> None:
-    rows = [(r["problem"], r["method"], r["mean"]) for r in two_problems.rows()]
-    assert rows == [
-        ("digits & mlp, alpha 0.1", "craft", 0.5),
-        ("digits & mlp, alpha 0.1", "fedavg", 0.3),
-        ("digits & mlp, alpha 100.0", "craft", 0.8),
-        ("digits & mlp, alpha 100.0", "fedavg", 0.9),
+    found = [(r["problem"], r["method"], r["mean"]) for r in two_problems.rows()]
+    assert found == [
+        ("Digits & MLP, alpha 0.1", "fedavg", 0.3),
+        ("Digits & MLP, alpha 0.1", "craft", 0.5),
+        ("Digits & MLP, alpha 100.0", "fedavg", 0.9),
+        ("Digits & MLP, alpha 100.0", "craft", 0.8),
     ]
     assert "problem" in two_problems.table()
-    assert next(iter(two_problems.best())) == "craft on digits & mlp, alpha 0.1"
-    assert [len(part.runs) for part in two_problems.problems()] == [3, 2]
+    assert next(iter(two_problems.best())) == "fedavg on Digits & MLP, alpha 0.1"
+    assert [len(problem.entries) for problem in two_problems.problems()] == [2, 2]
 
 
 def test_one_problem_needs_no_name(two_problems: SweepResult) -> None:
     one = SweepResult(two_problems.folder, two_problems.runs[:3])
-    assert list(one.best()) == ["craft", "fedavg"]
-    assert all("problem" not in r for r in one.rows())
+    assert list(one.best()) == ["fedavg", "craft"]
+    assert {r["problem"] for r in one.rows()} == {"Digits & MLP"}
 
 
 def test_problem_with_a_validation_part_is_judged_by_it(tmp_path: Path) -> None:
@@ -110,7 +109,7 @@ def test_repetition_that_is_there_already_counts_once(
 ) -> None:
     runs = [write_result(tmp_path, 0.5, method="craft", seed=seed) for seed in (77, 78)]
     lost = {runs[1].directory.name: "the machine went away"}
-    again = SweepResult(tmp_path, (Result(runs[1].directory),))
+    again = SweepResult(tmp_path, (Run(runs[1].directory),))
     monkeypatch.setattr("fedcraft.studies.sweep.sweep", lambda *_, **__: again)
     result = repeat_best(SweepResult(tmp_path, tuple(runs), lost), [78])
     assert [run.directory for run in result.runs] == [run.directory for run in runs]
@@ -126,20 +125,17 @@ def test_estimate_counts_the_repetitions_of_every_problem() -> None:
 def test_seed_that_diverged_before_its_first_evaluation_leaves_no_number(tmp_path: Path) -> None:
     whole = write_result(tmp_path, 0.6, method="fedavg", seed=1)
     lost = write_result(tmp_path, None, method="fedavg", seed=2, reached=3, **LOST)
-    ours = Setting("fedavg", (whole, lost))
-    theirs = ReportSetting({}, (RunData(whole.directory), RunData(lost.directory)))
-    for setting in (ours, theirs):
-        assert math.isnan(setting.final("mean"))
-    assert math.isnan(theirs.spread("mean"))
-    told = row(ours, "test")
+    setting = Setting({}, (whole, lost))
+    assert math.isnan(setting.final("mean"))
+    assert math.isnan(setting.spread("mean"))
+    (told,) = rows(group([whole, lost]))
     assert (told["rounds"], told["diverged"]) == (3, 1)
 
 
 def test_seed_that_is_still_on_its_way_is_left_out(tmp_path: Path) -> None:
     whole = write_result(tmp_path, 0.6, method="fedavg", seed=1)
     young = write_result(tmp_path, None, method="fedavg", seed=2, state="running", reached=1)
-    theirs = ReportSetting({}, (RunData(whole.directory), RunData(young.directory)))
-    assert Setting("fedavg", (whole, young)).final("mean") == theirs.final("mean") == 0.6
+    assert Setting({}, (whole, young)).final("mean") == 0.6
 
 
 def test_setting_that_diverged_never_wins(tmp_path: Path) -> None:
@@ -147,5 +143,56 @@ def test_setting_that_diverged_never_wins(tmp_path: Path) -> None:
         write_result(tmp_path, 0.9, method="fedavg", client_lr=0.5, reached=3, **LOST),
         write_result(tmp_path, 0.4, method="fedavg", client_lr=0.1),
     ]
-    (winner,) = best(runs)
-    assert winner.final("mean") == 0.4
+    (winner,) = rows(group(runs))
+    assert winner["mean"] == 0.4
+
+
+def test_equal_settings_are_shown_at_the_smaller_rates(tmp_path: Path) -> None:
+    rates = [(0.1, 0.5), (0.1, 0.3), (0.5, 0.1)]
+    runs = [write_result(tmp_path, 0.5, client_lr=c, server_lr=s) for c, s in rates]
+    for order in (runs, runs[::-1]):
+        (shown,) = rows(group(order))
+        assert (shown["client_lr"], shown["server_lr"]) == (0.1, 0.3)
+
+
+def test_label_makes_another_entry_and_no_other_setting(tmp_path: Path) -> None:
+    named = {"method": "craft", "label": "mine"}
+    runs = [write_result(tmp_path / "b", 0.4, **named, seed=seed) for seed in (1, 2)]
+    runs.append(write_result(tmp_path, 0.5, method="craft"))
+    assert [(r["method"], r["settings"], r["seeds"]) for r in rows(group(runs))] == [
+        ("craft", 1, 1),
+        ("mine", 1, 2),
+    ]
+
+
+def test_runs_planned_for_fewer_rounds_do_not_speak_for_a_method(tmp_path: Path) -> None:
+    """A good run of 6 rounds is not shown beside rivals that were trained for 12."""
+    runs = [
+        write_result(tmp_path, mean, method=method, rounds=rounds)
+        for method, rounds, mean in [
+            ("craft", 6, 0.3),
+            ("craft", 12, 0.49),
+            ("fedavg", 6, 0.101),
+            ("fedavg", 12, 0.1),
+        ]
+    ]
+    assert [(r["method"], r["rounds"], r["mean"]) for r in rows(group(runs))] == [
+        ("fedavg", 12, 0.1),
+        ("craft", 12, 0.49),
+    ]
+    assert not note(rows(group(runs)))
+
+
+def test_numbers_after_different_rounds_are_not_ranked_against_each_other(tmp_path: Path) -> None:
+    ends = {"fedavg": (6, 0.9), "fedprox": (12, 0.3), "craft": (12, 0.4)}
+    runs = [
+        write_result(tmp_path, mean, method=method, rounds=rounds)
+        for method, (rounds, mean) in ends.items()
+    ]
+    found = rows(group(runs))
+    assert [r["method"] for r in found] == ["fedavg", "fedprox", "craft"]
+    assert marks(found, METRICS[0]) == [0, 2, 1]
+    assert note(found) == "Rounds differ: only the methods at 12 rounds are ranked."
+    assert marks(found[:2], METRICS[0]) == [0, 0]
+    assert note(found[:2]) == "Rounds differ, so no number is marked as best."
+    assert note(found[1:]) == ""

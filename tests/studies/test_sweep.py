@@ -15,7 +15,7 @@ import pytest
 
 from fedcraft.config.toml import write_config
 from fedcraft.errors import ConfigError, DataError, MissingExtraError
-from fedcraft.runs.reader import Result
+from fedcraft.runs import Run
 from fedcraft.studies.plan import Plan
 from fedcraft.studies.sweep import Observer, SweepResult, cores, sweep
 
@@ -106,7 +106,7 @@ def test_best_is_chosen_on_validation_and_on_test_and_says_which(undisturbed: Sw
     assert undisturbed.judges == ("validation", "test")
     for judge, metric in (("validation", "validation_mean"), ("test", "mean")):
         rows = undisturbed.rows(judge)
-        assert [row["method"] for row in rows] == ["craft", "fedavg", "fedfv"]
+        assert [row["method"] for row in rows] == ["fedavg", "fedfv", "craft"]
         assert {row["chosen_on"] for row in rows} == {judge}
         for row in rows:
             rates = {
@@ -117,7 +117,7 @@ def test_best_is_chosen_on_validation_and_on_test_and_says_which(undisturbed: Sw
             assert row["seeds"] == 4
 
 
-def at(result: Result, method: str, client_lr: float) -> bool:
+def at(result: Run, method: str, client_lr: float) -> bool:
     return result.method == method and result.config.client_lr == client_lr
 
 

@@ -1,4 +1,4 @@
-"""How a study ends: its table, its page, its failures; and how long it will take."""
+"""The output of a study: its table, its page, its failures; and the estimate of its time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from rich.console import Console
 
 from fedcraft.cli.console import Code, error_console, out_console, print_json
 from fedcraft.cli.tables import score_table
+from fedcraft.runs.summary import rows
 
 if TYPE_CHECKING:
     from fedcraft.cli.progress import SweepBar
     from fedcraft.config.schema import Config
+    from fedcraft.runs.select import Problem
     from fedcraft.studies.sweep import SweepResult
 
 __all__ = [
@@ -33,13 +35,13 @@ __all__ = [
 
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, help="Runs at once; 0: one per core.")]
 Estimate = Annotated[
-    bool, typer.Option("--estimate", help="Only say how long it would take and how much memory.")
+    bool, typer.Option("--estimate", help="Only estimate time and memory.")
 ]
 
 
 @contextmanager
 def sweep_bar(quiet: bool) -> Iterator[SweepBar]:
-    """Show a bar while the runs go on; Ctrl-C leaves checkpoints."""
+    """Show a bar during the runs; Ctrl-C leaves checkpoints."""
     from fedcraft.cli.progress import SweepBar
 
     bar = SweepBar(error_console(quiet=quiet))
@@ -47,7 +49,7 @@ def sweep_bar(quiet: bool) -> Iterator[SweepBar]:
         yield bar
     except KeyboardInterrupt:
         bar.close()
-        error_console().print("Interrupted; every run has a checkpoint. The same command goes on.")
+        error_console().print("Interrupted; every run has a checkpoint. Run the command again.")
         raise typer.Exit(Code.INTERRUPTED) from None
     finally:
         bar.close()
@@ -61,52 +63,48 @@ def finish(result: SweepResult, *, page: bool, quiet: bool, as_json: bool) -> No
         print_json(as_data(result) | {"report": str(written) if written else None})
     else:
         console = out_console(quiet=quiet)
-        for part in result.problems():
-            if part.done:
-                console.print(score_table(part.rows(), _title(part)))
-                _explain_choice(part, console)
+        for problem in result.problems():
+            console.print(score_table(rows([problem]), _title(problem)))
+            _explain_choice(problem, console)
         if written:
             console.print(f"Report: {written}")
     report_failures(result)
 
 
 def stop_without_runs(result: SweepResult) -> None:
-    """End here if there is nothing to show but failures."""
+    """End here if there are only failures to show."""
     if not result.done:
         report_failures(result)
 
 
 def write_report(result: SweepResult, folder: Path) -> Path:
-    """Write the page about the runs that are done."""
-    from fedcraft.report import load_runs, write_page
+    """Write the page about the runs."""
+    from fedcraft.report import write_page
 
-    done = [run.directory for run in result.done]
-    return write_page(load_runs(done), folder / "report.html")
+    return write_page(result.runs, folder / "report.html")
 
 
-def _explain_choice(result: SweepResult, console: Console) -> None:
-    if result.judges[0] == "test":
+def _explain_choice(problem: Problem, console: Console) -> None:
+    if problem.judge == "test":
         console.print(
             "Rates chosen by mean test accuracy, as the paper does. For an honest choice set "
             "validation_fraction=0.2."
         )
         return
-    seeds = min(row["seeds"] for row in result.rows())
+    shown = rows([problem])
+    seeds = min(row["seeds"] for row in shown)
     repeated = f", over {seeds} seeds" if seeds > 1 else ""
     console.print(
         f"Rates chosen on the clients' validation parts; numbers are on their test parts{repeated}."
     )
-    others = ", ".join(f"{row['method']} {row['mean']:.3f}" for row in result.rows("test"))
+    others = ", ".join(f"{row['method']} {row['mean_on_test']:.3f}" for row in shown)
     console.print(f"Chosen on test data, as the paper does, the means would be: {others}")
 
 
-def _title(result: SweepResult) -> str:
-    config = result.runs[0].config
-    problem = result.problem or f"{config.dataset} & {config.model}"
-    return (
-        f"{problem}, {config.clients} clients, {config.clients_per_round} per round, "
-        f"{config.rounds} rounds"
-    )
+def _title(problem: Problem) -> str:
+    clients, cohort = (problem.config.get(key, "?") for key in ("clients", "clients_per_round"))
+    rounds = max(entry.chosen.rounds for entry in problem.entries)
+    return f"{problem.title}, {clients} clients, {cohort} per round, {rounds} rounds"
 
 
 def as_data(result: SweepResult) -> dict[str, Any]:
@@ -120,7 +118,7 @@ def as_data(result: SweepResult) -> dict[str, Any]:
 
 
 def report_failures(result: SweepResult) -> None:
-    """Name the runs that failed, and end with the code that says so."""
+    """Name the runs that failed, and exit with their code."""
     if not result.failures:
         return
     console = error_console()
@@ -132,7 +130,7 @@ def report_failures(result: SweepResult) -> None:
 
 
 def print_estimate(configs: Sequence[Config], jobs: int, as_json: bool, repeats: int = 0) -> None:
-    """Say how long these runs will take."""
+    """Print how long these runs will take."""
     from fedcraft.studies.estimate import estimate
     from fedcraft.studies.sweep import cores
 

@@ -1,4 +1,4 @@
-"""The bar of a sweep; that of a single run is the engine's."""
+"""The progress bar of a sweep."""
 
 from __future__ import annotations
 
@@ -17,44 +17,38 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from fedcraft.runs.reader import Result
+from fedcraft.runs import Run
 from fedcraft.studies.sweep import Observer
-
-__all__ = ["SweepBar"]
-
-
-def _bar(console: Console, unit: str) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
 
 
 class SweepBar(Observer):
-    """A bar over all rounds of all runs, with the runs that ended counted beside it."""
+    """A bar over all rounds of all runs, with the number of ended runs."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._bar = _bar(console, "rounds")
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("rounds"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
         self._task: TaskID | None = None
         self._rounds: dict[Path, int] = {}
         self._reached: dict[Path, int] = {}
         self._ended = self._failed = 0
 
-    def planned(self, results: Sequence[Result], waiting: int) -> None:
+    def planned(self, results: Sequence[Run], waiting: int) -> None:
         done = len(results) - waiting
         self._reached, self._ended, self._failed = {}, 0, 0  # a study may plan more than once
         if done:
-            self._console.print(f"{done} of {len(results)} runs are done already and not repeated")
+            self._console.print(f"{done} of {len(results)} runs are already done and not repeated")
         self._rounds = {r.directory: r.config.rounds for r in results if not r.done}
         if waiting:
             self._bar.start()
@@ -75,7 +69,7 @@ class SweepBar(Observer):
         self._show()
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self._bar.stop()
 
     def _show(self) -> None:

@@ -27,7 +27,6 @@ from fedcraft.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedcraft.report import RunData
     from fedcraft.studies.presets import Preset
     from fedcraft.studies.reproduce import Reproduction
 
@@ -48,7 +47,7 @@ Words = Annotated[
 ]
 Size = Annotated[
     Literal["tiny", "small", "paper"] | None,
-    typer.Option("--scale", help="Train anew at this scale (paper if only --rerun is given)."),
+    typer.Option("--scale", help="Train again at this scale (paper if only --rerun is given)."),
 ]
 Rerun = Annotated[bool, typer.Option("--rerun", help="Train from scratch.")]
 Only = Annotated[
@@ -81,9 +80,9 @@ def reproduce(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Make a table of the paper again, with its figures and its own numbers beside ours.
+    """Reproduce a table of the paper, with its figures and the paper's numbers beside ours.
 
-    From the stored results that takes seconds; `--rerun` or `--scale` train from scratch.
+    From the stored results this takes seconds; `--rerun` or `--scale` train from scratch.
 
     Examples:
 
@@ -136,7 +135,7 @@ def _refuse_to_store(name: str, size: str) -> None:
 
 
 def _refuse_to_train(changes: Mapping[str, Any], store: bool) -> None:
-    """Say that stored results are what they are, rather than leave a wish out."""
+    """Refuse options that stored results cannot honour, rather than ignore them."""
     asked = [*(f"{key}={value}" for key, value in changes.items()), *(["--store"] if store else [])]
     if asked:
         raise ConfigError(
@@ -146,17 +145,16 @@ def _refuse_to_train(changes: Mapping[str, Any], store: bool) -> None:
 
 
 def finish_reproduction(made: Reproduction, folder: Path, quiet: bool, as_json: bool) -> None:
-    """Print the table, then make the files and say where they are and what failed."""
-    from fedcraft.report import load_runs, write_figures
+    """Print the table, write the files, and print where they are and what failed."""
+    from fedcraft.report import write_figures
 
     stop_without_runs(made.result)
     console = out_console(quiet=quiet or as_json)
     _print_table(made, console)
     folder.mkdir(parents=True, exist_ok=True)
-    runs = load_runs([run.directory for run in made.result.done])
-    table = _write_tables(made, runs, folder)
+    table = _write_tables(made, folder)
     page = write_report(made.result, folder)
-    figures = write_figures(runs, folder / "figures")
+    figures = write_figures(made.result.runs, folder / "figures")
     console.print(f"Report: {page}\nTables: {table}\nFigures: {folder / 'figures'}")
     if as_json:
         files = {"report": str(page), "table": str(table), "figures": [str(f) for f in figures]}
@@ -173,16 +171,16 @@ def _print_table(made: Reproduction, console: Console) -> None:
         console.print(f"Rank correlation with the paper's means: {correlation:.2f}")
 
 
-def _write_tables(made: Reproduction, runs: list[RunData], folder: Path) -> Path:
+def _write_tables(made: Reproduction, folder: Path) -> Path:
     """Write the table with the paper's numbers beside it as Markdown, LaTeX and CSV.
 
-    It is judged as the paper does and the terminal shows: on test data.
+    Rates are chosen on test data, as in the paper and on the terminal.
     """
-    from fedcraft.report import render, summary
-    from fedcraft.studies.published import frame
+    from fedcraft.report.render import render
+    from fedcraft.studies.published import published_rows
 
-    table = summary(runs, "test")
-    reference = frame(made.preset.published) if made.preset.published else None
+    table = made.result.rows("test")
+    reference = published_rows(made.preset.published) if made.preset.published else None
     for kind, suffix in (("md", "md"), ("latex", "tex"), ("csv", "csv")):
         text = render(table, kind, reference)
         (folder / f"table.{suffix}").write_text(text, encoding="utf-8")

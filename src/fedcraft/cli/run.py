@@ -12,8 +12,6 @@ from fedcraft.cli.complete import complete_override
 from fedcraft.cli.console import Json, Quiet, error_console, out_console, print_json
 from fedcraft.cli.tables import plain_table, score_table
 
-__all__ = ["bench", "resume", "run"]
-
 Words = Annotated[
     list[str] | None,
     typer.Argument(
@@ -59,10 +57,10 @@ def resume(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Bring an interrupted run to its end, or train a finished one further.
+    """Finish an interrupted run, or train a finished one further.
 
-    It continues from its last checkpoint, to the same bits as if it had never stopped. Trained
-    further, it keeps the evaluation at its old end, even if evaluate_every does not ask for it.
+    The run continues from its last checkpoint, to the same bits as if it had never stopped. If it
+    is trained further, it keeps the evaluation at its old end, even between two evaluations.
 
     Examples:
 
@@ -77,7 +75,7 @@ def resume(
 
 
 def bench(words: Words = None, as_json: Json = False) -> None:
-    """Measure where the time of a round goes here, with each executor.
+    """Measure the time of a round by phase on this machine, with each executor.
 
     Examples:
 
@@ -95,21 +93,13 @@ def bench(words: Words = None, as_json: Json = False) -> None:
         return
     names = [key for key in rows[0] if key not in ("executor", "workers", "peak_memory_mb")]
     heads = ["executor", "workers", *names, "MiB"]
-    cells = [
-        [row["executor"], str(row["workers"]), *_milliseconds(row, names), _memory(row)]
-        for row in rows
-    ]
+    cells = []
+    for row in rows:
+        times = [f"{1000 * row[name]:.1f}" for name in names]
+        cells.append([row["executor"], str(row["workers"]), *times, f"{row['peak_memory_mb']:.0f}"])
     out_console().print(
         plain_table(heads, cells, "Milliseconds per round; evaluate: per evaluation; start: once")
     )
-
-
-def _milliseconds(row: dict[str, Any], names: list[str]) -> list[str]:
-    return [f"{1000 * row[name]:.1f}" for name in names]
-
-
-def _memory(row: dict[str, Any]) -> str:
-    return f"{row['peak_memory_mb']:.0f}"
 
 
 def _sorted_out(words: list[str]) -> tuple[Path | None, dict[str, Any]]:
@@ -128,9 +118,10 @@ def _sorted_out(words: list[str]) -> tuple[Path | None, dict[str, Any]]:
 
 
 def _show(result: Any, quiet: bool, as_json: bool) -> None:
-    from fedcraft.runs.select import Setting, row
+    from fedcraft.runs.select import group
+    from fedcraft.runs.summary import rows
 
-    summary = row(Setting(result.method, (result,)), "test")
+    (summary,) = rows(group([result], "test"))
     if as_json:
         state = {"directory": str(result.directory), "state": result.state}
         print_json(state | summary | {"evaluation": dict(result.evaluation)})

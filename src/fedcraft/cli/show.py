@@ -1,4 +1,4 @@
-"""``fedcraft report``, ``table``, ``verify`` and ``methods``: look at what there is."""
+"""``fedcraft report``, ``table``, ``verify`` and ``methods``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["methods", "report", "table", "verify"]
 
 Runs = Annotated[
-    list[Path], typer.Argument(metavar="RUN_OR_FOLDER...", help="Run directories or folders of.")
+    list[Path], typer.Argument(metavar="RUN_OR_FOLDER...", help="Run directories or their folders.")
 ]
 
 
@@ -36,7 +36,7 @@ def report(
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write one self-contained HTML page about runs, also about runs that are still going on.
+    """Write one self-contained HTML page about runs, also about runs that are still in progress.
 
     Examples:
 
@@ -44,11 +44,12 @@ def report(
     * `fedcraft report runs/a runs/b --figures figures --format pdf`
     """
     from fedcraft.config.paths import at_home
-    from fedcraft.report import load_runs, write_figures, write_page
+    from fedcraft.report import write_figures, write_page
+    from fedcraft.runs import find_runs
 
     if formats and figures is None:
-        raise ConfigError("--format is for the figures: name their folder with --figures too")
-    found = load_runs(runs)
+        raise ConfigError("--format applies to the figures: also name their folder with --figures")
+    found = find_runs(runs)
     console = out_console(quiet=quiet)
     if figures is not None:
         folder = at_home(figures)
@@ -60,7 +61,7 @@ def report(
 def table(
     runs: Runs,
     format: Annotated[
-        Literal["md", "latex", "csv"], typer.Option("--format", "-f", help="How to write it.")
+        Literal["md", "latex", "csv"], typer.Option("--format", "-f", help="Format of the table.")
     ] = "md",
     as_json: Json = False,
 ) -> None:
@@ -68,11 +69,14 @@ def table(
 
     Example: `fedcraft table runs/compare --format latex`
     """
-    from fedcraft.report import load_runs, render, summary
+    from fedcraft.report.render import render
+    from fedcraft.runs import find_runs
+    from fedcraft.runs.select import group
+    from fedcraft.runs.summary import rows
 
-    found = summary(load_runs(runs))
+    found = rows(group(find_runs(runs)))
     if as_json:
-        print_json(found.to_dict("records"))
+        print_json(found)
     else:
         typer.echo(render(found, format))
 
@@ -80,7 +84,7 @@ def table(
 def verify(
     runs: Runs,
     accept: Annotated[
-        bool, typer.Option("--accept", help="Take all files as they are now for right.")
+        bool, typer.Option("--accept", help="Accept all files in their present state.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -123,7 +127,7 @@ def _verdict(path: Path, damages: Sequence[Damage]) -> str:
 
 
 def methods(as_json: Json = False) -> None:
-    """List the methods: what clients do, how updates are combined, what the server makes of it."""
+    """List the methods: what clients do, how updates are combined, what the server does."""
     from fedcraft.methods import methods as known
 
     rows = [

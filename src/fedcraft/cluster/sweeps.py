@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import chdir, nullcontext
 from pathlib import Path
 from typing import Any
 
 from fedcraft.cluster.connection import RayConnection
-from fedcraft.runs.reader import Result
+from fedcraft.runs import Run
 from fedcraft.studies.plan import Plan
 from fedcraft.studies.runner import Ended, Progress, RunOutcome
 from fedcraft.studies.sweep import Observer, SweepResult
@@ -34,17 +34,16 @@ def sweep(
 ) -> SweepResult:
     """Do every run of ``plan`` on the Ray cluster at ``address``, ``jobs`` at once (all CPUs if 0).
 
-    As :func:`fedcraft.studies.sweep.sweep`, with the same folders and the same bits: finished
-    runs are skipped, interrupted ones resumed, and a run whose worker or node is lost goes on from
-    its last checkpoint elsewhere. ``out`` must be a folder that all nodes see under the same path.
+    As :func:`fedcraft.studies.sweep.sweep`, with the same folders and the same bits: finished runs
+    are skipped, interrupted ones resumed, and a run whose worker or node is lost continues from its
+    last checkpoint elsewhere. ``out`` must be a folder that all nodes see under the same path.
     """
     with RayConnection(address) as connection:
-        pool = _Pool(connection)
-        room = jobs or connection.cpus
-        return local_sweep(plan, out=out, jobs=room, observer=observer, runner=pool.run_all)
+        runner, room = _RayRunner(connection).run_all, jobs or connection.cpus
+        return local_sweep(plan, out=out, jobs=room, observer=observer, runner=runner)
 
 
-class _Pool:
+class _RayRunner:
     """Runs as Ray tasks, a few at once."""
 
     def __init__(self, connection: RayConnection) -> None:
@@ -54,9 +53,9 @@ class _Pool:
     def run_all(
         self, directories: Sequence[Path], jobs: int, progress: Progress, ended: Ended
     ) -> list[RunOutcome]:
-        """Run every directory and tell how each ended, in the given order.
+        """Run every directory and return how each ended, in the given order.
 
-        KeyboardInterrupt asks the tasks for a last checkpoint and goes on.
+        KeyboardInterrupt asks the tasks for a last checkpoint and is then raised again.
         """
         waiting, running = deque(directories), dict[Any, Path]()
         outcomes: dict[Path, RunOutcome] = {}
@@ -69,7 +68,10 @@ class _Pool:
                     directory = running.pop(ref)
                     outcomes[directory] = self._outcome(ref, directory)
                     ended(outcomes[directory])
-                _tell(running.values(), progress)
+                for directory in running.values():
+                    status = Run(directory).status
+                    if "round" in status:
+                        progress(directory, dict(status))
         except BaseException:
             self._interrupt(running)
             raise
@@ -91,7 +93,7 @@ class _Pool:
         return RunOutcome(directory, answer["error"], answer.get("busy", False))
 
     def _interrupt(self, running: Mapping[Any, Path]) -> None:
-        """Ask the tasks for a last checkpoint, as Ctrl-C would, and see them off."""
+        """Ask the tasks for a last checkpoint, as Ctrl-C would, and wait for them to end."""
         for ref in running:
             self._ray.cancel(ref)
         deadline = time.monotonic() + _PATIENCE
@@ -101,15 +103,8 @@ class _Pool:
                 del left[ref]
 
 
-def _tell(directories: Sequence[Path] | Any, progress: Progress) -> None:
-    for directory in directories:
-        status = Result(directory).status
-        if "round" in status:
-            progress(directory, dict(status))
-
-
 def _attempt(directory: str, place: str, ours: dict[str, str], paths: list[str]) -> dict[str, Any]:
-    """Do one run on whichever node this is, as a local worker would."""
+    """Do one run on this node, as a local worker would."""
     from fedcraft.studies.child import attempt
 
     if not Path(directory).is_dir():
@@ -119,15 +114,6 @@ def _attempt(directory: str, place: str, ours: dict[str, str], paths: list[str])
         }
     os.environ.update(ours)
     sys.path += [path for path in paths if path not in sys.path]
-    with _within(place):
+    # The folder in which the user started the sweep, so that relative paths mean the same.
+    with chdir(place) if Path(place).is_dir() else nullcontext():
         return attempt(Path(directory), lambda message: None)
-
-
-@contextlib.contextmanager
-def _within(place: str) -> Iterator[None]:
-    """Work where the user started the sweep, so that relative paths mean the same."""
-    if not Path(place).is_dir():
-        yield
-        return
-    with contextlib.chdir(place):
-        yield

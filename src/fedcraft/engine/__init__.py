@@ -1,4 +1,4 @@
-"""The engine: what turns a method into a training run."""
+"""The engine: it trains a model with a method."""
 
 from fedcraft.config.settings import Settings
 from fedcraft.engine.callbacks import Callback, RunInfo
@@ -7,17 +7,17 @@ from fedcraft.engine.interrupt import Interrupted
 from fedcraft.engine.loop import TooFewClients
 from fedcraft.engine.progress import progress
 from fedcraft.engine.simulation import run
+from fedcraft.engine.trained import TrainedModel
 from fedcraft.metrics.scores import Scores
-from fedcraft.runs.result import Result
 
 __all__ = [
     "Callback",
     "Interrupted",
-    "Result",
     "RunInfo",
     "Scores",
     "Settings",
     "TooFewClients",
+    "TrainedModel",
     "WorkerError",
     "progress",
     "run",

@@ -1,37 +1,15 @@
-"""How methods are written and drawn: the paper's spelling, one colour, dash and marker each."""
+"""How methods are drawn: one colour, dash and marker each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fedcraft.methods import method_title, methods
+from fedcraft.runs.select import Entry, in_order
 
-__all__ = [
-    "BASELINE",
-    "COLOURS",
-    "DARK_COLOURS",
-    "OURS",
-    "Style",
-    "display_name",
-    "in_order",
-    "problem_name",
-    "styles",
-]
+__all__ = ["BASELINE", "COLOURS", "DARK_COLOURS", "OURS", "Style", "style", "styles"]
 
 OURS, BASELINE = "craft", "fedavg"
-
-_PAPER_PROBLEMS = {
-    "femnist": "FEMNIST",
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "digits": "Digits",
-    "mlp": "MLP",
-    "cnn": "CNN",
-    "resnet20": "ResNet-20",
-    "resnet56": "ResNet-56",
-    "resnet110": "ResNet-110",
-}
 
 # Okabe and Ito's palette, which the common colour vision deficiencies keep apart. Orange, sky blue
 # and yellow are darkened until a thin line of them is seen on white. Vermillion is kept for CRAFT,
@@ -56,21 +34,9 @@ class Style:
     strong: bool = False
 
 
-def display_name(name: str) -> str:
-    """The title of a method; a label of one's own stays as it is."""
-    return method_title(name)
-
-
-def problem_name(part: object) -> str:
-    """The paper's spelling of a data set or a model."""
-    text = str(part)
-    return _PAPER_PROBLEMS.get(text.lower().replace("-", "").replace("_", ""), text)
-
-
-def in_order(names: Iterable[str]) -> list[str]:
-    """The names in the order of the table of methods, labels of one's own after them."""
-    known = {row.name: place for place, row in enumerate(methods())}
-    return sorted(set(names), key=lambda name: (known.get(name, len(known)), name))
+def style(entry: Entry) -> Style:
+    """The look of a method's entry, the same in all problems."""
+    return styles(entry.peers)[entry.name]
 
 
 def styles(names: Iterable[str]) -> dict[str, Style]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -16,15 +16,12 @@ from typing import Any
 import fedcraft
 from fedcraft.report import sections
 from fedcraft.report.extras import needs
-from fedcraft.report.groups import Problem, group
-from fedcraft.report.names import COLOURS, DARK_COLOURS, in_order
-from fedcraft.report.ranks import METRICS, places, sound
-from fedcraft.report.runs import RunData
-from fedcraft.report.tables import summary
+from fedcraft.report.names import COLOURS, DARK_COLOURS, style
 from fedcraft.report.verdict import verdict
+from fedcraft.runs import Run
+from fedcraft.runs.select import Problem, group, in_order
+from fedcraft.runs.summary import METRICS, marks, note, rows
 
-with needs("pandas"):
-    import pandas as pd
 with needs("jinja2"):
     import jinja2
 
@@ -48,7 +45,7 @@ _SCRIPTS = (
 )
 
 
-def write_page(runs: Iterable[RunData], path: str | os.PathLike[str]) -> Path:
+def write_page(runs: Iterable[Run], path: str | os.PathLike[str]) -> Path:
     """Write the report of ``runs`` to ``path`` (one HTML file) and return its path."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +53,7 @@ def write_page(runs: Iterable[RunData], path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def page(runs: Sequence[RunData]) -> str:
+def page(runs: Sequence[Run]) -> str:
     """The HTML of the report."""
     problems = [_problem_view(number, problem) for number, problem in enumerate(group(runs))]
     looks = {m["key"]: m for view in problems for m in view["methods"]}
@@ -75,19 +72,20 @@ def page(runs: Sequence[RunData]) -> str:
 
 
 def _problem_view(number: int, problem: Problem) -> dict[str, Any]:
-    runs = [run for e in problem.entries for setting in e.settings for run in setting.runs]
-    table = summary(runs)
+    table = rows([problem])
+    tried = max(row["settings"] for row in table)
     return {
         "id": f"p{number}",
         "title": problem.title,
         "verdict": verdict(problem, table),
         "facts": _facts(problem, table),
-        "methods": [{"key": e.name, "label": e.label, **asdict(e.style)} for e in problem.entries],
+        "methods": [{"key": e.name, "label": e.label, **asdict(style(e))} for e in problem.entries],
         "summary": _summary_rows(table),
-        "seeds": int(table["seeds"].max()),
-        "tried": int(table["settings"].max()),
+        "note": note(table),
+        "seeds": max(row["seeds"] for row in table),
+        "tried": tried,
         "judge": problem.judge,
-        "beside": problem.judge == "validation" and int(table["settings"].max()) > 1,
+        "beside": problem.judge == "validation" and tried > 1,
         "charts": {name: section(problem) for name, section in _CHARTS.items()},
         "configuration": sections.configuration(problem),
         "environment": sections.environment(problem),
@@ -95,17 +93,17 @@ def _problem_view(number: int, problem: Problem) -> dict[str, Any]:
     }
 
 
-def _facts(problem: Problem, table: pd.DataFrame) -> list[str]:
+def _facts(problem: Problem, table: list[dict[str, Any]]) -> list[str]:
     config = problem.entries[0].chosen.config
-    planned = max((int(e.chosen.config.get("rounds", 0)) for e in problem.entries), default=0)
-    states = _states(table).value_counts()
+    planned = max((e.chosen.planned for e in problem.entries), default=0)
+    states = Counter(map(_state, table))
     to_come = sum(len(e.chosen.runs) - len(e.chosen.counted) for e in problem.entries)
     return [
         f"{config.get('clients', '?')} clients, {config.get('clients_per_round', '?')} per round",
-        f"{int(table['rounds'].max())} of {planned or '?'} rounds",
-        _count(int(table["seeds"].max()), "seed"),
+        f"{max(row['rounds'] for row in table)} of {planned or '?'} rounds",
+        _count(max(row["seeds"] for row in table), "seed"),
         *([f"{_count(to_come, 'run')} not evaluated yet"] if to_come else []),
-        *(f"{n} {state}" for state, n in states.items() if state != "finished"),
+        *(f"{n} {state}" for state, n in states.most_common() if state != "finished"),
     ]
 
 
@@ -113,39 +111,36 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _states(table: pd.DataFrame) -> pd.Series:
-    """How far each method is; that it diverged says more than that it stopped."""
-    return table["state"].mask(table["diverged"] > 0, "diverged")
+def _state(row: dict[str, Any]) -> str:
+    """How far a method is; that it diverged says more than that it stopped."""
+    return "diverged" if row["diverged"] else str(row["state"])
 
 
-def _summary_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    marks = {metric.key: places(sound(table, metric.key), metric) for metric in METRICS}
+def _summary_rows(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    places = {metric.key: marks(table, metric) for metric in METRICS}
+    mean, conflicts = METRICS[0], METRICS[-1]
     return [
         {
             "key": row["method"],
             "label": row["label"],
             "cells": [
-                {"text": _number(row[m.key], m.decimals), "place": marks[m.key][i], "name": m.key}
+                {"text": m.text(row[m.key]), "place": places[m.key][i], "name": m.key}
                 for m in METRICS
             ],
-            "mean_sd": _number(row["mean_sd"], 3) if row["seeds"] > 1 else "",
-            "on_test": _number(row["mean_on_test"], 3),
-            "before": _number(row["conflicts_before"], 1),
+            "mean_sd": mean.text(row["mean_sd"]) if row["seeds"] > 1 else "",
+            "on_test": mean.text(row["mean_on_test"]),
+            "before": conflicts.text(row["conflicts_before"]),
             "rounds": row["rounds"],
-            "state": row["state"],
+            "state": _state(row),
             "rates": f"{row['client_lr']:g} / {row['server_lr']:g}",
         }
-        for i, row in enumerate(table.assign(state=_states(table)).to_dict("records"))
+        for i, row in enumerate(table)
     ]
 
 
-def _number(value: float, decimals: int) -> str:
-    return f"{value:.{decimals}f}" if math.isfinite(value) else "–"
-
-
-def _as_of(runs: Iterable[RunData]) -> str:
+def _as_of(runs: Iterable[Run]) -> str:
     """When the newest numbers were written: the page of unchanged runs never changes."""
-    times = [p.stat().st_mtime for run in runs if (p := run.path / "metrics.jsonl").is_file()]
+    times = [time for run in runs if (time := run.source.modified()) is not None]
     return f"{datetime.fromtimestamp(max(times), UTC):%Y-%m-%d %H:%M} UTC" if times else ""
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedcraft.report.extras import needs
-from fedcraft.report.groups import Setting
-from fedcraft.report.runs import RunData
+from fedcraft.runs import Run
+from fedcraft.runs.select import Setting
 
 with needs("pandas"):
     import pandas as pd
 
-__all__ = ["conflicts_per_round", "curve", "mean_seconds", "plain", "thin"]
+__all__ = ["curve", "mean_seconds", "plain", "thin"]
 
 _MOST_POINTS = 300
 PHASES = ("train", "aggregate", "evaluate", "idle")
@@ -26,26 +27,18 @@ def curve(setting: Setting, metric: str) -> pd.DataFrame:
 
     Only rounds that every started seed has reached: an average over fewer seeds would jump.
     """
-    table = setting.shared(metric).astype(float)
-    return pd.DataFrame({"mean": table.mean(axis=1), "sd": table.std(axis=1, ddof=1)})
+    points = {
+        number: (statistics.fmean(values), statistics.stdev(values) if values[1:] else math.nan)
+        for number, values in setting.shared(metric).items()
+    }
+    return pd.DataFrame.from_dict(points, "index", columns=["mean", "sd"], dtype=float)
 
 
-def conflicts_per_round(runs: Iterable[RunData], stage: str) -> float:
-    """Conflicting clients per round at ``stage`` (average, reference, after), over runs.
-
-    Only rounds that all of them have done: conflicts change along a run.
-    """
-    members = list(runs)
-    done = min((run.last_round for run in members), default=0)
-    records = [record for run in members for record in run.rounds if record["round"] <= done]
-    counts = [(record.get("conflicts") or {}).get(stage) for record in records]
-    known = [count for count in counts if count is not None]
-    return float(np.mean(known)) if known else math.nan
-
-
-def mean_seconds(runs: Iterable[RunData]) -> dict[str, float]:
+def mean_seconds(runs: Iterable[Run]) -> dict[str, float]:
     """Seconds per round of each phase, averaged over rounds and seeds."""
-    spent = [r["seconds"] for run in runs for r in run.rounds if isinstance(r.get("seconds"), dict)]
+    spent = [
+        r["seconds"] for run in runs for r in run.records if isinstance(r.get("seconds"), dict)
+    ]
     # Round 0 only evaluates; it is no round of training.
     rounds = [s for s in spent if any(s.get(phase) for phase in ("train", "aggregate"))]
     # The engine counts the waiting of workers as training; apart, the two add up.

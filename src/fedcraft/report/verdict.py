@@ -2,61 +2,68 @@
 
 from __future__ import annotations
 
-from fedcraft.report.extras import needs
-from fedcraft.report.groups import Problem
-from fedcraft.report.ranks import METRICS
-from fedcraft.report.series import curve
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-with needs("pandas"):
-    import pandas as pd
+from fedcraft.report.series import curve
+from fedcraft.runs.select import Problem
+from fedcraft.runs.summary import METRICS, note, rivals
 
 __all__ = ["verdict"]
 
 _MOST_NAMES = 3
 
 
-def verdict(problem: Problem, table: pd.DataFrame) -> str:
+Rows = Sequence[Mapping[str, Any]]
+
+
+def verdict(problem: Problem, table: Rows) -> str:
     """Who has the best mean and the best worst tenth, by how much, and how sure that is."""
-    lost = table["diverged"] > 0
-    evaluated = table[~lost].dropna(subset=["mean"])
-    ranked = evaluated.sort_values("mean", ascending=False, kind="stable")
-    said = [_result(problem, ranked), _diverged(table.loc[lost, "label"].tolist())]
+    lost = [row["label"] for row in table if row["diverged"]]
+    ranked = sorted(rivals(table), key=lambda row: -row["mean"])
+    said = [_result(problem, table, ranked), f"{_listed(lost)} diverged." if lost else ""]
     return " ".join(filter(None, said)) or "No evaluation has been written yet."
 
 
-def _result(problem: Problem, ranked: pd.DataFrame) -> str:
-    if ranked.empty:
+def _result(problem: Problem, table: Rows, ranked: Rows) -> str:
+    if not ranked:
         return ""
     if len(ranked) == 1:
-        return _alone(ranked.iloc[0])
-    return " ".join(filter(None, [_best(ranked), _tail(ranked), _caution(problem, ranked)]))
+        return " ".join(filter(None, [_alone(ranked[0]), _uneven(table)]))
+    said = [_best(ranked), _tail(ranked), _uneven(table) or _caution(problem, ranked)]
+    return " ".join(filter(None, said))
 
 
-def _diverged(names: list[str]) -> str:
-    return f"{_listed(names)} diverged." if names else ""
-
-
-def _alone(row: pd.Series) -> str:
+def _alone(row: Mapping[str, Any]) -> str:
     return (
         f"{row['label']} reaches a mean accuracy of {row['mean']:.3f} "
         f"after {row['rounds']} rounds; its worst tenth of the clients has {row['worst10']:.3f}."
     )
 
 
-def _best(ranked: pd.DataFrame) -> str:
+def _uneven(table: Rows) -> str:
+    """What a careful reader must know first: some methods have done fewer rounds."""
+    if not note(table):
+        return ""
+    rounds = sorted({r["rounds"] for r in table if not r["diverged"] and math.isfinite(r["mean"])})
+    return f"The methods stand at different rounds ({rounds[0]} to {rounds[-1]}). {note(table)}"
+
+
+def _best(ranked: Rows) -> str:
     value, leaders = _leaders(ranked, "mean")
     if len(leaders) > 1:
         return f"{_listed(leaders)} share the best mean, {value:.3f}."
-    second, rivals = _leaders(ranked.iloc[1:], "mean")
+    second, others = _leaders(ranked[1:], "mean")
     return (
         f"{leaders[0]} has the best mean accuracy, {value:.3f}, "
-        f"{value - second:.3f} above {_listed(rivals)}."
+        f"{value - second:.3f} above {_listed(others)}."
     )
 
 
-def _tail(ranked: pd.DataFrame) -> str:
-    tails = ranked.dropna(subset=["worst10"])
-    if tails.empty:
+def _tail(ranked: Rows) -> str:
+    tails = [row for row in ranked if math.isfinite(row["worst10"])]
+    if not tails:
         return ""
     value, leaders = _leaders(tails, "worst10")
     if len(leaders) == len(tails):
@@ -67,11 +74,12 @@ def _tail(ranked: pd.DataFrame) -> str:
     return f"{who} {'has' if one else 'have'} the best worst tenth of the clients, {value:.3f}."
 
 
-def _leaders(table: pd.DataFrame, key: str) -> tuple[float, list[str]]:
-    """The largest value as it is written, and the names of all who have it."""
+def _leaders(ranked: Rows, key: str) -> tuple[float, list[str]]:
+    """Return the largest value as it is written, and the names of all that have it."""
     metric = next(metric for metric in METRICS if metric.key == key)
-    written = table[key].map(metric.written)
-    return float(written.max()), table.loc[written == written.max(), "label"].tolist()
+    written = [metric.written(row[key]) for row in ranked]
+    best = max(written)
+    return best, [row["label"] for row, value in zip(ranked, written, strict=True) if value == best]
 
 
 def _listed(names: list[str]) -> str:
@@ -80,30 +88,27 @@ def _listed(names: list[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-def _caution(problem: Problem, ranked: pd.DataFrame) -> str:
+def _caution(problem: Problem, ranked: Rows) -> str:
     """What a careful reader would object: unfinished runs, one seed, a gap within the noise."""
-    if ranked["rounds"].nunique() > 1:
-        few, many = ranked["rounds"].min(), ranked["rounds"].max()
-        return f"The methods stand at different rounds ({few} to {many}): no fair comparison yet."
-    if (ranked["state"] == "running").any():
+    if any(row["state"] == "running" for row in ranked):
         return "Some runs are still going on: this is the state so far."
-    top = ranked.head(2)
-    once = top.loc[top["mean_sd"].isna(), "label"].tolist()
+    top = ranked[:2]
+    once = [row["label"] for row in top if math.isnan(row["mean_sd"])]
     if once:
         who = "One seed each" if len(once) == len(top) else f"{once[0]} has one seed"
         return f"{who}: small gaps may be chance."
     return _lead(problem, ranked)
 
 
-def _lead(problem: Problem, ranked: pd.DataFrame) -> str:
+def _lead(problem: Problem, ranked: Rows) -> str:
     """Whether the lead is larger than the noise, and how early it was there; nothing if none."""
     if len(_leaders(ranked, "mean")[1]) > 1:
         return ""
-    first, second = ranked.iloc[0], ranked.iloc[1]
-    noise = float(ranked["mean_sd"].head(2).max())
+    first, second = ranked[:2]
+    noise = max(first["mean_sd"], second["mean_sd"])
     if first["mean"] - second["mean"] < noise:
         return f"The seeds differ by {noise:.3f}, so the lead in the mean may be chance."
-    return _sooner(problem, str(first["method"]), float(second["mean"]))
+    return _sooner(problem, first["method"], second["mean"])
 
 
 def _sooner(problem: Problem, method: str, level: float) -> str:

@@ -9,13 +9,24 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["fingerprint", "flatten", "problem_of", "tail"]
+__all__ = ["fingerprint", "flatten", "problem_of", "title"]
 
 _KEYS = (
     *("dataset", "model", "clients", "clients_per_round", "partition", "alpha", "min_size"),
     *("shards_per_client", "max_samples", "samples", "train_fraction", "validation_fraction"),
     *("data_options", "model_options"),
 )
+_PAPER_NAMES = {
+    "femnist": "FEMNIST",
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "digits": "Digits",
+    "mlp": "MLP",
+    "cnn": "CNN",
+    "resnet20": "ResNet-20",
+    "resnet56": "ResNet-56",
+    "resnet110": "ResNet-110",
+}
 
 
 def problem_of(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -29,17 +40,23 @@ def fingerprint(config: Mapping[str, Any]) -> str:
     return json.dumps(config, sort_keys=True, default=str)
 
 
-def tail(problem: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
-    """Return what tells a problem from others with its data set and model; nothing if none is.
+def title(problem: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
+    """Return data set and model in the paper's spelling, and what else tells it from the others.
 
     >>> one, two = ({"dataset": "digits", "model": "mlp", "alpha": alpha} for alpha in (0.1, 1.0))
-    >>> tail(one, [one, two])
-    ', alpha 0.1'
+    >>> title(one, [one, two])
+    'Digits & MLP, alpha 0.1'
     """
     same = [o for o in others if all(o[key] == problem[key] for key in ("dataset", "model"))]
     keys = {key: None for other in same for key in other}
     apart = [key for key in keys if any(o.get(key) != problem.get(key) for o in same)]
-    return "".join(f", {key} {problem.get(key, 'none')}" for key in apart)
+    names = f"{_paper_name(problem['dataset'])} & {_paper_name(problem['model'])}"
+    return names + "".join(f", {key} {problem.get(key, 'none')}" for key in apart)
+
+
+def _paper_name(part: object) -> str:
+    text = str(part)
+    return _PAPER_NAMES.get(text.lower().replace("-", "").replace("_", ""), text)
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

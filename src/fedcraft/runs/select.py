@@ -1,168 +1,262 @@
-"""Which of several runs speaks for its method on its problem.
+"""Which runs speak for a method: problems, settings, entries, and the choice among them.
 
-The paper reports the learning rates with the best mean *test* accuracy. That is not honest: the
-test data had a say. Where clients keep a validation part, the rates are also chosen by it, and a
-table says which of the two it shows.
+* A *problem* is a data set, its split into clients, and a model: only runs of one problem compare.
+* A *setting* is everything but the seed, the machine and the label: its runs are repetitions.
+* An *entry* is one method (or label) in one problem, shown at its best setting. The paper takes the
+  setting with the best mean test accuracy (Appendix C). Where every run of a problem that has been
+  scored has a validation part, that part chooses, because test data should not have a say.
+
+Everything that prints or draws numbers of several runs asks :func:`group`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self, TypeVar
+from functools import cached_property
+from typing import Any, Literal
 
 from fedcraft.config.schema import MACHINE_KEYS
-from fedcraft.runs.problems import fingerprint, problem_of
-from fedcraft.runs.reader import Result
+from fedcraft.methods import method_title, methods
+from fedcraft.runs.problems import fingerprint, flatten, problem_of, title
+from fedcraft.runs.run import Run
 
-__all__ = [
-    "COLUMNS",
-    "SCORE",
-    "Judge",
-    "Setting",
-    "best",
-    "best_on_shared_seeds",
-    "by_problem",
-    "can_validate",
-    "finals",
-    "row",
-    "settings_of",
-]
+__all__ = ["Entry", "Judge", "Problem", "Setting", "group", "in_order"]
 
 Judge = Literal["test", "validation"]
-SCORE = {"test": "mean", "validation": "validation_mean"}
-"""The number of an evaluation that each judge goes by."""
-
-COLUMNS = ("mean", "best10", "worst10", "std")
-"""The columns of the paper's tables."""
+_SCORE = {"test": "mean", "validation": "validation_mean"}
+_NOT_SETTING = MACHINE_KEYS | {"seed", "label"}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The runs that differ in nothing but their seed."""
+    """The repetitions (seeds) of one configuration."""
 
-    method: str
-    runs: tuple[Result, ...]
+    config: Mapping[str, Any]
+    runs: tuple[Run, ...]
+
+    @cached_property
+    def counted(self) -> tuple[Run, ...]:
+        """The runs that count: those with an evaluation, and those that diverged before one."""
+        return tuple(run for run in self.runs if run.curve("mean") or run.diverged)
 
     @property
     def seeds(self) -> set[int]:
-        return {run.config.seed for run in self.runs}
+        """The seeds that count; the others are still to come."""
+        return {run.seed for run in self.counted}
+
+    @property
+    def planned(self) -> int:
+        """The rounds that its runs were planned for."""
+        return int(self.config.get("rounds", 0))
+
+    @property
+    def rounds(self) -> int:
+        """The round that its numbers are of, the earliest if seeds stopped at different ones."""
+        evaluated = self.shared("mean")
+        reached = min(run.last_round for run in self.counted or self.runs)
+        return reached if self.done or not evaluated else max(evaluated)
+
+    @property
+    def done(self) -> bool:
+        """Whether every seed that counts has come to its end, be it an early one."""
+        return all(run.done for run in self.counted)
+
+    @property
+    def diverged(self) -> int:
+        """How many of its seeds ended in NaN or Inf."""
+        return sum(run.diverged for run in self.runs)
+
+    @property
+    def state(self) -> str:
+        """The least finished state among the seeds."""
+        states = {run.state for run in self.runs}
+        order = ("failed", "running", "interrupted", "new", "stopped", "finished")
+        return next((state for state in order if state in states), min(states))
+
+    @property
+    def sound_mean(self) -> float:
+        """The final mean; NaN if it diverged, whatever was measured before that."""
+        return math.nan if self.diverged else self.final("mean")
 
     def on(self, seeds: set[int]) -> Setting:
         """Return the same setting with only the runs of these seeds."""
-        return Setting(self.method, tuple(r for r in self.runs if r.config.seed in seeds))
+        return Setting(self.config, tuple(run for run in self.runs if run.seed in seeds))
+
+    def shared(self, metric: str) -> dict[int, list[float]]:
+        """Return ``metric`` of each seed at the rounds where all of them have been evaluated.
+
+        Seeds that have not been evaluated yet are left out. There is no round at all if one
+        diverged before it was: those that are left would flatter the setting.
+        """
+        curves = [(run.curve(metric), run.diverged) for run in self.runs]
+        counted = [curve for curve, diverged in curves if curve or diverged]
+        rounds = set.intersection(*map(set, counted)) if counted else set()
+        return {number: [curve[number] for curve in counted] for number in sorted(rounds)}
+
+    def finals(self, metric: str) -> list[float]:
+        """Return ``metric`` of each seed: at its end if all are done, else at equal rounds.
+
+        Those are the last that all of them share; seeds that share none were evaluated at their
+        ends alone. There is no value at all if one diverged before it was evaluated.
+        """
+        shared = self.shared(metric)
+        ends = [run.final(metric) for run in self.counted]
+        values = ends if self.done or not shared else shared[max(shared)]
+        return values if all(map(math.isfinite, values)) else []
 
     def final(self, metric: str) -> float:
-        """Return the mean over the seeds of a number of the last evaluation."""
-        values = finals(self.runs, metric)
-        return sum(values) / len(values) if values else math.nan
+        """Return the final value of ``metric``, averaged over the seeds; see :meth:`finals`."""
+        values = self.finals(metric)
+        return statistics.fmean(values) if values else math.nan
 
-    def score(self, judge: Judge) -> float:
-        """Return what the choice goes by; a run that diverged or has no number never wins."""
-        value = self.final(SCORE[judge])
-        lost = math.isnan(value) or any(run.diverged for run in self.runs)
-        return -math.inf if lost else value
+    def spread(self, metric: str) -> float:
+        """Return the standard deviation of the final value over seeds; NaN for a single seed."""
+        values = self.finals(metric)
+        return statistics.stdev(values) if len(values) > 1 else math.nan
+
+    def conflicts(self, stage: str) -> float:
+        """Return the clients per round in conflict at ``stage``: average, reference or after.
+
+        Only rounds that all seeds have done count: conflicts change along a run.
+        """
+        runs = self.counted or self.runs
+        done = min(run.last_round for run in runs)
+        records = [record for run in runs for record in run.records if record["round"] <= done]
+        counts = [(record.get("conflicts") or {}).get(stage) for record in records]
+        known = [count for count in counts if count is not None]
+        return statistics.fmean(known) if known else math.nan
+
+    def merit(self, judge: Judge) -> tuple[bool, float, float, float]:
+        """Return what the choice goes by: the score, then the smaller rates.
+
+        A setting that diverged or has no number never wins.
+        """
+        value = self.final(_SCORE[judge])
+        sound = math.isfinite(value) and not self.diverged
+        client, server = (float(self.config.get(k) or 0.0) for k in ("client_lr", "server_lr"))
+        return sound, value if sound else 0.0, -client, -server
 
 
-class Ended(Protocol):
-    """A run that may have diverged."""
+@dataclass(frozen=True)
+class Entry:
+    """One method (or label) in one problem: all its settings, and the one to show.
+
+    ``peers`` are the names of all entries of all problems, in the order of tables.
+    """
+
+    name: str
+    judge: Judge
+    settings: tuple[Setting, ...]
+    peers: tuple[str, ...]
 
     @property
-    def diverged(self) -> bool: ...
+    def label(self) -> str:
+        """The method as the paper writes it; a custom label stays as it is."""
+        return method_title(self.name)
 
-    def final(self, metric: str) -> float: ...
+    @cached_property
+    def chosen(self) -> Setting:
+        """The setting to show."""
+        return self.best(self.judge)
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The seeds of the chosen setting that count; all of them as long as none does."""
+        return self.chosen.counted or self.chosen.runs
+
+    def best(self, judge: Judge) -> Setting:
+        """Return the best setting by validation or by test data."""
+        return self.best_among(self.settings, judge)
+
+    def best_among(self, settings: Sequence[Setting], judge: Judge) -> Setting:
+        """Return the best of some of its settings, among equals the one with the smaller rates.
+
+        Settings that were planned for more rounds come first; shorter ones are only shown if all
+        of those diverged.
+        """
+        begun = [setting for setting in settings if setting.seeds] or settings
+        lengths = sorted({setting.planned for setting in begun}, reverse=True)
+        winners = [_winner([s for s in begun if s.planned == n], judge) for n in lengths]
+        return next((s for s in winners if math.isfinite(s.sound_mean)), winners[0])
 
 
-def finals(runs: Iterable[Ended], metric: str) -> list[float]:
-    """Return a number of the last evaluation of every seed that has been evaluated.
+@dataclass(frozen=True)
+class Problem:
+    """Runs that may be compared with each other, by method in the order of the table."""
 
-    None at all if a seed diverged before it was: those that are left would flatter the setting.
+    title: str
+    config: Mapping[str, Any]
+    judge: Judge
+    entries: tuple[Entry, ...]
+
+    def entry(self, name: str) -> Entry | None:
+        """Return the entry of a method, if it was run."""
+        return next((e for e in self.entries if e.name == name), None)
+
+
+def group(runs: Iterable[Run], judge: Judge | None = None) -> list[Problem]:
+    """Return the problems of ``runs`` in the order in which they first appear.
+
+    ``judge="test"`` chooses as the paper does, also where validation data could choose;
+    ``"validation"`` changes nothing where they cannot.
     """
-    values = [(run.diverged, run.final(metric)) for run in runs]
-    if any(diverged and not math.isfinite(value) for diverged, value in values):
-        return []
-    return [value for _, value in values if math.isfinite(value)]
+    by_problem: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        by_problem[fingerprint(problem_of(run.values))].append(run)
+    peers = tuple(in_order(run.method for members in by_problem.values() for run in members))
+    configs = [problem_of(members[0].values) for members in by_problem.values()]
+    return [
+        Problem(title(config, configs), config, chosen, _entries(members, chosen, peers))
+        for config, members in zip(configs, by_problem.values(), strict=True)
+        for chosen in ("test" if judge == "test" else _judge(members),)
+    ]
 
 
-def by_problem(results: Iterable[Result]) -> list[list[Result]]:
-    """Group runs by problem, in the order in which the problems first appear."""
-    groups: dict[str, list[Result]] = {}
-    for result in results:
-        key = fingerprint(problem_of(result.config.values()))
-        groups.setdefault(key, []).append(result)
-    return list(groups.values())
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return the names in the order of the table of methods, custom labels after them."""
+    known = {row.name: place for place, row in enumerate(methods())}
+    return sorted(set(names), key=lambda name: (known.get(name, len(known)), name))
 
 
-def settings_of(results: Iterable[Result]) -> list[Setting]:
-    """Group runs by everything but the seed."""
-    groups: dict[str, list[Result]] = {}
-    for result in results:
-        values = result.config.values()
-        kept = {k: v for k, v in values.items() if k != "seed" and k not in MACHINE_KEYS}
-        groups.setdefault(fingerprint(kept), []).append(result)
-    return [Setting(runs[0].method, tuple(runs)) for runs in groups.values()]
+def _judge(runs: Sequence[Run]) -> Judge:
+    scored = [run for run in runs if run.curve("mean")]
+    validated = scored and all(run.curve(_SCORE["validation"]) for run in scored)
+    return "validation" if validated else "test"
 
 
-def best(results: Iterable[Result], judge: Judge = "test") -> list[Setting]:
-    """Return the best setting of every method, problem by problem.
+def _entries(runs: Sequence[Run], judge: Judge, peers: tuple[str, ...]) -> tuple[Entry, ...]:
+    by_name: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        by_name[run.method].append(run)
+    return tuple(Entry(n, judge, _settings(by_name[n]), peers) for n in peers if n in by_name)
 
-    Among equals it is the one with the smaller rates.
-    """
-    rivals: dict[tuple[int, str], list[Setting]] = {}
-    for number, runs in enumerate(by_problem(results)):
-        for setting in settings_of(runs):
-            rivals.setdefault((number, setting.method), []).append(setting)
-    return [_winner(settings, judge) for settings in rivals.values()]
+
+def _settings(runs: Sequence[Run]) -> tuple[Setting, ...]:
+    """Group by everything but the seed; of a seed run twice the longer run counts."""
+    by_config: dict[str, dict[int, Run]] = defaultdict(dict)
+    configs: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        config = flatten({k: v for k, v in run.values.items() if k not in _NOT_SETTING})
+        key = fingerprint(config)
+        configs[key] = config
+        known = by_config[key].get(run.seed)
+        if known is None or run.last_round > known.last_round:
+            by_config[key][run.seed] = run
+    return tuple(
+        Setting(configs[key], tuple(seeds[seed] for seed in sorted(seeds)))
+        for key, seeds in by_config.items()
+    )
 
 
 def _winner(settings: Sequence[Setting], judge: Judge) -> Setting:
-    def merit(setting: Setting) -> tuple[float, float, float]:
-        config = setting.runs[0].config
-        return setting.score(judge), -config.client_lr, -config.server_lr
-
-    return best_on_shared_seeds(settings, merit)
-
-
-class Repeated(Protocol):
-    """Some runs that differ in their seed alone."""
-
-    @property
-    def seeds(self) -> set[int]: ...
-
-    def on(self, seeds: set[int]) -> Self: ...
-
-
-S = TypeVar("S", bound=Repeated)
-
-
-def best_on_shared_seeds(settings: Sequence[S], merit: Callable[[S], Any]) -> S:
-    """Return the setting of the largest merit on the seeds that all settings have.
+    """Return the best setting on the seeds that all of them have.
 
     So one that was repeated with more seeds after it had won is not judged by other runs than its
     rivals.
     """
     shared = set.intersection(*(setting.seeds for setting in settings))
-    return max(settings, key=lambda setting: merit(setting.on(shared) if shared else setting))
-
-
-def can_validate(results: Sequence[Result]) -> bool:
-    """Tell whether every run has a validation part to choose by."""
-    return bool(results) and all(r.config.validation_fraction > 0 for r in results)
-
-
-def row(setting: Setting, judge: Judge) -> dict[str, Any]:
-    """Return one row of a table: the method, what it scored, and at which rates."""
-    config = setting.runs[0].config
-    conflicts = [run.conflicts_per_round() for run in setting.runs]
-    return {
-        "method": setting.method,
-        **{column: setting.final(column) for column in COLUMNS},
-        "conflicts": sum(conflicts) / len(conflicts),
-        "client_lr": config.client_lr,
-        "server_lr": config.server_lr,
-        "seeds": len(setting.runs),
-        "rounds": min(int(run.status.get("round", 0)) for run in setting.runs),
-        "diverged": sum(run.diverged for run in setting.runs),
-        "chosen_on": judge,
-    }
+    return max(settings, key=lambda s: (s.on(shared) if shared else s).merit(judge))

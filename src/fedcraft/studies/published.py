@@ -1,13 +1,10 @@
-"""The numbers that the paper prints, to be set beside ours; they are in presets/published.toml."""
+"""The paper's numbers, from presets/published.toml, for comparison with ours."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from fedcraft.studies.presets import read_data
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class Published(NamedTuple):
@@ -34,9 +31,6 @@ AUTHORS_RUNS: dict[str, dict[int, float]] = {
 """CRAFT's mean accuracy by round in the run that the authors released, at the rates 0.005, 0.1."""
 
 
-def frame(table: str) -> pd.DataFrame:
-    """Return one table as a frame with the column ``method``: what the report sets beside ours."""
-    import pandas
-
-    rows = [{"method": name, **row._asdict()} for name, row in TABLES[table].items()]
-    return pandas.DataFrame(rows)
+def published_rows(table: str) -> list[dict[str, Any]]:
+    """Return one table as rows with the key ``method``: for comparison in the report."""
+    return [{"method": name, **row._asdict()} for name, row in TABLES[table].items()]

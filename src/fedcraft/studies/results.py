@@ -14,8 +14,9 @@ from scipy.stats import spearmanr
 
 from fedcraft.config.toml import CONFIG_FILE, to_toml
 from fedcraft.errors import DataError
-from fedcraft.runs.reader import Result, results_in
-from fedcraft.runs.select import COLUMNS, best
+from fedcraft.runs import Run, find_runs
+from fedcraft.runs.select import group
+from fedcraft.runs.summary import COLUMNS
 from fedcraft.studies.published import TABLES
 from fedcraft.studies.sweep import SweepResult
 
@@ -27,7 +28,7 @@ _ENVIRONMENT = ("python", "processor", "cores", "packages", "torch_capability", 
 _ROUND_KEYS = ("round", "client_lr", "conflicts", "update_norm", "seconds", "evaluation")
 
 
-def collect(runs: Iterable[Result], folder: str | Path) -> Path:
+def collect(runs: Iterable[Run], folder: str | Path) -> Path:
     """Copy finished runs to ``folder`` without weights, checkpoints and machine paths.
 
     Every run keeps its configuration, its status and its last evaluation. The best setting of each
@@ -38,7 +39,8 @@ def collect(runs: Iterable[Result], folder: str | Path) -> Path:
     done = [run for run in runs if run.done]
     if not done:
         raise DataError("runs: expected at least one finished run to collect, found none")
-    shown = {run.directory for setting in best(done) for run in setting.runs}
+    entries = [entry for problem in group(done, "test") for entry in problem.entries]
+    shown = {run.directory for entry in entries for run in entry.chosen.runs}
     splits: set[str] = set()
     for run in done:
         whole = run.directory in shown
@@ -52,7 +54,7 @@ def collect(runs: Iterable[Result], folder: str | Path) -> Path:
 
 def stored(folder: str | Path) -> SweepResult:
     """Return the runs that :func:`collect` put into ``folder``."""
-    return SweepResult(Path(folder), tuple(results_in(Path(folder))))
+    return SweepResult(Path(folder), tuple(find_runs(folder)))
 
 
 def beside_published(rows: Iterable[Mapping[str, Any]], table: str) -> list[dict[str, Any]]:
@@ -76,7 +78,7 @@ def rank_correlation(rows: Iterable[Mapping[str, Any]]) -> float:
     return float(spearmanr(ours, theirs).statistic)
 
 
-def _store(run: Result, target: Path, *, whole: bool) -> None:
+def _store(run: Run, target: Path, *, whole: bool) -> None:
     target.mkdir(parents=True, exist_ok=True)
     values = {k: v for k, v in run.config.values().items() if k not in _NOT_STORED}
     (target / CONFIG_FILE).write_text(to_toml(values), encoding="utf-8")
@@ -94,13 +96,13 @@ def _store(run: Result, target: Path, *, whole: bool) -> None:
         _write_json(target / "environment.json", known)
 
 
-def _copy(run: Result, target: Path, *names: str) -> None:
+def _copy(run: Run, target: Path, *names: str) -> None:
     for name in names:
         if (run.directory / name).is_file():
             shutil.copy(run.directory / name, target)
 
 
-def _store_clients(run: Result, target: Path) -> None:
+def _store_clients(run: Run, target: Path) -> None:
     _copy(run, target, "owners.csv")
     last = str(max((r["round"] for r in run.records if r.get("evaluation")), default=0))
     _filter_csv(

@@ -19,14 +19,13 @@ from fedcraft.config.toml import (
     ConfigLike,
     config_text,
     load_config,
-    read_toml,
     write_config,
 )
 from fedcraft.data import Federation
 from fedcraft.errors import ConfigError
 from fedcraft.methods import Method
+from fedcraft.runs import Run
 from fedcraft.runs.lock import Lock
-from fedcraft.runs.reader import Result
 from fedcraft.runs.verify import check
 from fedcraft.studies.plan import run_id
 from fedcraft.studies.tracking import trackers
@@ -42,7 +41,7 @@ def run(
     out: str | Path | None = None,
     callbacks: Iterable[engine.Callback] = (),
     **overrides: Unpack[Overrides],
-) -> Result:
+) -> Run:
     """Train as ``config`` says and return the run.
 
     ``config`` is a :class:`Config`, a mapping, the path of a TOML file or of an earlier run, or
@@ -50,7 +49,7 @@ def run(
     may be Python objects: a :class:`Dataset`, arrays ``(inputs, labels[, owners])``, a data frame,
     a module or a function that makes one, a :class:`Method`, an aggregation rule or its class.
     ``out`` is the run directory, a new one under ``runs/`` if left out; a directory that holds a
-    run already is never written to, and one whose run could not start is free again.
+    run already is never written to; one whose run could not start may be used again.
 
     >>> result = fedcraft.run(method="fedavg", rounds=20)      # doctest: +SKIP
     >>> result.clients().query("metric == 'accuracy'")         # doctest: +SKIP
@@ -58,7 +57,7 @@ def run(
     settled = load_config(config, dict(overrides))
     directory = _directory_of(settled, out)  # one that is taken is reported before data are read
     _train(directory, settled, _Parts.of(settled), callbacks, resume=False)
-    return Result(directory)
+    return Run(directory)
 
 
 def prepare(config: Config, out: str | Path | None = None) -> Path:
@@ -69,7 +68,7 @@ def prepare(config: Config, out: str | Path | None = None) -> Path:
 
 
 def place(config: Config, directory: Path) -> None:
-    """Write the configuration into a directory that has none; ``BusyError`` if another does."""
+    """Write the configuration into a directory without one; ``BusyError`` if it is locked."""
     lock = Lock(directory)
     try:
         if not (directory / CONFIG_FILE).exists():
@@ -79,7 +78,7 @@ def place(config: Config, directory: Path) -> None:
 
 
 def _directory_of(config: Config, out: str | Path | None) -> Path:
-    """Return the run directory that is asked for, if it is free."""
+    """Return the requested run directory if it is free."""
     directory = _free(RUNS / run_id(config)) if out is None else at_home(out)
     if (directory / CONFIG_FILE).exists():
         raise ConfigError(
@@ -95,14 +94,14 @@ def resume(
     rounds: int | None = None,
     callbacks: Iterable[engine.Callback] = (),
     **objects: Unpack[ObjectKeys],
-) -> Result:
-    """Bring a run to its end, from its last checkpoint or from the start; a finished one is left.
+) -> Run:
+    """Finish a run, from its last checkpoint or from the start; a finished one is returned.
 
-    The result is the same, bit for bit, as if it had never been interrupted. More ``rounds`` than
-    the run was planned for train it further to the model it would have had, had it been planned
-    so; where ``evaluate_every`` does not divide its old rounds, it keeps the evaluation at its old
-    end. A run that was started with Python objects (``custom`` in its config.toml) needs the same
-    ``objects`` again.
+    The result is the same, bit for bit, as if the run had never been interrupted. With more
+    ``rounds`` than planned, the run continues to the model it would have had with that plan; where
+    ``evaluate_every`` does not divide its old rounds, it keeps the evaluation at its old end. A run
+    that was started with Python objects (``custom`` in its config.toml) needs the same ``objects``
+    again.
     """
     result = _own_run(at_home(directory))
     config = result.config.with_objects(dict(objects)) if objects else result.config
@@ -111,11 +110,11 @@ def resume(
     elif result.state == "finished" and not check(result.directory):
         return result
     _train(result.directory, config, _Parts.of(config), callbacks, resume=True)
-    return Result(result.directory)
+    return Run(result.directory)
 
 
 class _Parts(NamedTuple):
-    """What a configuration names; whatever is wrong with it is told when they are made."""
+    """The parts that a configuration names; building them reports what is wrong with it."""
 
     method: Method
     federation: Federation
@@ -138,10 +137,10 @@ def _train(
     resume: bool,
 ) -> None:
     def text(executor: str) -> bytes:
-        """Name the executor that ``auto`` chose, because a repetition must not choose otherwise.
+        """Name the executor that ``auto`` chose, because a repetition must use the same one.
 
-        ``serial`` and ``processes`` give the same bits, ``vectorized`` others, and ``auto`` looks
-        at a clock.
+        ``serial`` and ``processes`` give the same bits, ``vectorized`` others, and ``auto``
+        measures time.
         """
         chosen = config.but(executor=executor) if config.executor == "auto" else config
         return config_text(chosen)
@@ -150,18 +149,19 @@ def _train(
     engine.run(*parts, directory, callbacks=watchers, resume=resume, config=text)
 
 
-def _own_run(directory: Path) -> Result:
-    """Refuse what no run of ours wrote: an empty file is a valid configuration, of another run."""
-    path = directory / CONFIG_FILE
-    if "method" not in read_toml(path):
+def _own_run(directory: Path) -> Run:
+    """Refuse a file that no run wrote: an empty file would be the configuration of another run."""
+    run = Run(directory)
+    if not run.is_run:
         raise ConfigError(
-            f"{path}: method: expected the method of this run, found none: the file was damaged, "
-            f"or {directory} is no run directory. Start the run again in another folder"
+            f"{directory / CONFIG_FILE}: method: expected the method of this run, found none: the "
+            f"file was damaged, or {directory} is not a run directory. Start the run in another "
+            "folder"
         )
-    return Result(directory)
+    return run
 
 
-def _prolonged(result: Result, config: Config, rounds: int) -> Config:
+def _prolonged(result: Run, config: Config, rounds: int) -> Config:
     if rounds < config.rounds:
         raise ConfigError(
             f"rounds: expected at least the {config.rounds} that {result.directory} is "

@@ -14,10 +14,11 @@ from fedcraft.config.schema import MACHINE_KEYS, Config
 from fedcraft.config.settings import usable_cores
 from fedcraft.config.toml import CONFIG_FILE
 from fedcraft.errors import BusyError, ConfigError, DataError
+from fedcraft.runs import Run
 from fedcraft.runs.lock import is_free
-from fedcraft.runs.problems import problem_of, tail
-from fedcraft.runs.reader import Result, load_pandas
-from fedcraft.runs.select import Judge, Setting, best, by_problem, can_validate, row
+from fedcraft.runs.run import load_pandas
+from fedcraft.runs.select import Judge, Problem, Setting, group
+from fedcraft.runs.summary import rows
 from fedcraft.studies.plan import Plan, run_id
 from fedcraft.studies.run import place
 from fedcraft.studies.runner import Runner, RunOutcome, run_all, run_here, terminable
@@ -31,13 +32,13 @@ _BUSY_POLL = 1.0  # seconds between two looks at a run that another process is d
 
 
 class Observer:
-    """Told what happens in a sweep; does nothing itself. The command line draws a bar with it."""
+    """Receives the events of a sweep and ignores them; the command line draws a bar with it."""
 
-    def planned(self, results: Sequence[Result], waiting: int) -> None:
+    def planned(self, results: Sequence[Run], waiting: int) -> None:
         """Called once: all runs of the sweep, and how many of them are not done yet."""
 
     def progress(self, directory: Path, record: Mapping[str, Any]) -> None:
-        """Called now and then while a run goes on, with ``round``."""
+        """Called now and then during a run, with ``round``."""
 
     def ended(self, directory: Path, error: str) -> None:
         """Called when a run has ended; ``error`` is empty if it went well."""
@@ -45,60 +46,45 @@ class Observer:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """The runs of a sweep, what failed, and which run speaks for each method.
-
-    ``problem`` names the problem of the runs where a sweep has several of them.
-    """
+    """The runs of a sweep, what failed, and which run represents each method."""
 
     folder: Path
-    runs: tuple[Result, ...]
+    runs: tuple[Run, ...]
     failures: Mapping[str, str] = field(default_factory=dict)
-    problem: str = ""
 
     @property
-    def done(self) -> tuple[Result, ...]:
-        """The runs that have come to their end."""
+    def done(self) -> tuple[Run, ...]:
+        """The finished runs."""
         return tuple(run for run in self.runs if run.done)
 
     @property
     def judges(self) -> tuple[Judge, ...]:
         """How a run can be chosen: on test data always, on validation data where there are some."""
-        some = any(map(can_validate, by_problem(self.runs)))
+        some = any(problem.judge == "validation" for problem in self.problems())
         return ("validation", "test") if some else ("test",)
 
-    def problems(self) -> list[SweepResult]:
-        """Return the sweep problem by problem: methods compare on one and the same."""
-        groups = by_problem(self.runs)
-        if len(groups) < 2:
-            return [self]
-        about = [problem_of(runs[0].config.values()) for runs in groups]
-        names = [f"{one['dataset']} & {one['model']}{tail(one, about)}" for one in about]
-        return [
-            SweepResult(self.folder, tuple(runs), self.failures, name)
-            for name, runs in zip(names, groups, strict=True)
-        ]
+    def problems(self, judge: Judge | None = None) -> list[Problem]:
+        """Return the runs problem by problem, method by method: see :mod:`fedcraft.runs.select`."""
+        return group(self.runs, judge)
 
     def best(self, judge: Judge | None = None) -> dict[str, Setting]:
         """Return the best setting of each method, by validation data if there are some.
 
         Where the sweep has several problems, a method has one on each: ``craft on PROBLEM``.
         """
+        problems = self.problems(judge)
         return {
-            f"{setting.method} on {part.problem}" if part.problem else setting.method: setting
-            for part in self.problems()
-            for setting in best(part.done, part._judge(judge))
+            f"{entry.name} on {problem.title}" if len(problems) > 1 else entry.name: entry.chosen
+            for problem in problems
+            for entry in problem.entries
         }
 
     def rows(self, judge: Judge | None = None) -> list[dict[str, Any]]:
-        """Return the paper's table, one dictionary per method; they say which problem if several.
+        """Return the paper's table, one dictionary per problem and method.
 
         A problem without validation data is judged on test data, and says so.
         """
-        return [
-            ({"problem": part.problem} if part.problem else {}) | row(setting, part._judge(judge))
-            for part in self.problems()
-            for setting in part.best(judge).values()
-        ]
+        return rows(self.problems(judge))
 
     def table(self, judge: Judge | None = None) -> pd.DataFrame:
         """Return the paper's table: mean, best10, worst10, std, conflicts per round, rates."""
@@ -112,14 +98,11 @@ class SweepResult:
         ]
         if not tables:
             raise DataError(
-                f"{self.folder}: none of its {len(self.runs)} runs has come to its end, so there "
-                "is no table of clients; failures says why"
+                f"{self.folder}: none of its {len(self.runs)} runs has finished, so there "
+                "is no table of clients; see failures"
             )
         frame: pd.DataFrame = load_pandas().concat(tables, ignore_index=True)
         return frame
-
-    def _judge(self, wanted: Judge | None) -> Judge:
-        return wanted if wanted in self.judges else self.judges[0]
 
 
 def sweep(
@@ -133,9 +116,9 @@ def sweep(
     """Do every run of ``plan`` in local processes, ``jobs`` at once (one per core if 0).
 
     Each run has a process with one torch thread and the serial executor: the best use of a few
-    cores. A run's folder is named after its configuration, so calling again does what is missing
-    and nothing twice, also after a crash or ``kill -9``, also from two terminals at once.
-    ``runner`` can do the runs elsewhere: see :func:`fedcraft.cluster.sweep`. Runs with Python
+    cores. A run's folder is named after its configuration, so another call does only the missing
+    runs, also after a crash or ``kill -9``, also from two terminals at once. ``runner`` can do the
+    runs elsewhere: see :func:`fedcraft.cluster.sweep`. Runs with Python
     objects in their configuration are done in this process, one after the other.
     """
     planned = _plan(plan)
@@ -150,7 +133,7 @@ def sweep(
     watcher.planned(results, len(waiting))
     with terminable():
         failures = _work(waiting, jobs or cores(), watcher, runner)
-    fresh = tuple(Result(result.directory) for result in results)
+    fresh = tuple(Run(result.directory) for result in results)
     return SweepResult(folder, fresh, failures)
 
 
@@ -164,11 +147,11 @@ def repeat_best(
 ) -> SweepResult:
     """Run the best setting of each method again for more ``seeds``, and return all the runs.
 
-    One seed is enough to choose by and too little to report: at high rates the last bit of a sum
-    can move a final accuracy by several hundredths. ``plan`` is that of the first runs; it has the
-    Python objects that they need.
+    One seed is enough to choose a setting and too little to report: at high rates the last bit of a
+    sum can move a final accuracy by several hundredths. ``plan`` is that of the first runs; it has
+    the Python objects that they need.
     """
-    chosen = [s for judge in result.judges for s in result.best(judge).values()]
+    chosen = [s for judge in result.judges for s in result.best(judge).values() if s.counted]
     planned = {run_id(c): c for c in _for_one_process(plan.configs() if plan else [])}
     firsts = [setting.runs[0] for setting in chosen]
     configs = [planned.get(run.directory.name, run.config) for run in firsts]
@@ -195,7 +178,7 @@ def _plan(given: Plan | Mapping[str, Any] | str | Path) -> Plan:
 
 
 def _for_one_process(configs: Sequence[Config]) -> list[Config]:
-    """Let each run have a single worker; ``vectorized`` is one already and stays."""
+    """Let each run have a single worker; ``vectorized`` already has one and is kept."""
     kept = ("serial", "vectorized")
     return [
         config.but(workers=1, executor=config.executor if config.executor in kept else "serial")
@@ -211,20 +194,20 @@ def _folder(wanted: Path) -> Path:
     return wanted
 
 
-def _place(folder: Path, config: Config) -> Result:
-    """Return the run's directory, with its configuration in it from the first moment on."""
+def _place(folder: Path, config: Config) -> Run:
+    """Return the run's directory, with its configuration already in it."""
     directory = folder / run_id(config)
     while not (directory / CONFIG_FILE).exists():
         with suppress(BusyError):  # another sweep is placing the same run
             place(config, directory)
-    result = Result(directory)
+    result = Run(directory)
     if run_id(result.config) != directory.name:
         raise ConfigError(_no_longer(result, config))
     return result
 
 
-def _no_longer(result: Result, planned: Config) -> str:
-    """Say why a folder is not the run that its name stands for."""
+def _no_longer(result: Run, planned: Config) -> str:
+    """Explain why a folder is not the run that its name says."""
     found, wanted = result.config.values(), planned.values()
     changed = [
         f"{key} is {found.get(key)!r} instead of {wanted.get(key)!r}"
@@ -234,7 +217,7 @@ def _no_longer(result: Result, planned: Config) -> str:
     return (
         f"{result.directory}: its {CONFIG_FILE} is no longer that of the run in this sweep: "
         f"{', '.join(changed)}. Move the folder out of {result.directory.parent}, and the same "
-        "command does the run anew"
+        "command does the run again"
     )
 
 

@@ -10,8 +10,8 @@ from fedcraft.errors import InputError
 from fedcraft.report.extras import needs
 from fedcraft.report.figures import clients, grids, lines
 from fedcraft.report.figures.style import paper_style
-from fedcraft.report.groups import group
-from fedcraft.report.runs import RunData
+from fedcraft.runs import Run
+from fedcraft.runs.select import group
 
 with needs("matplotlib"):
     from matplotlib.figure import Figure
@@ -37,7 +37,7 @@ _DPI = 200
 
 
 def write_figures(
-    runs: Iterable[RunData],
+    runs: Iterable[Run],
     folder: str | os.PathLike[str],
     formats: Iterable[str] = _FORMATS,
 ) -> list[Path]:

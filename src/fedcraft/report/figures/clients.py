@@ -10,10 +10,10 @@ import numpy as np
 
 from fedcraft.report.extras import needs
 from fedcraft.report.figures.style import colour, legend_name, panels, shared_legend
-from fedcraft.report.groups import Entry, Problem
 from fedcraft.report.names import BASELINE, COLOURS, OURS
 from fedcraft.report.sections.clients import accuracies
 from fedcraft.report.sections.gains import client_gains
+from fedcraft.runs.select import Entry, Problem
 
 with needs("matplotlib"):
     from matplotlib.axes import Axes

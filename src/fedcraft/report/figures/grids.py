@@ -9,10 +9,10 @@ import numpy as np
 
 from fedcraft.report.extras import needs
 from fedcraft.report.figures.style import panels
-from fedcraft.report.groups import Entry, Problem
 from fedcraft.report.names import BASELINE, OURS
 from fedcraft.report.sections.conflicts import cosine_grid
 from fedcraft.report.sections.grids import example_labels, label_shares, rate_grid
+from fedcraft.runs.select import Entry, Problem
 
 with needs("pandas"):
     import pandas as pd

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 from fedcraft.report.extras import needs
 from fedcraft.report.figures.style import line, panels, shared_legend
-from fedcraft.report.groups import Entry, Problem
 from fedcraft.report.names import COLOURS, OURS
 from fedcraft.report.sections.conflicts import STAGES, smooth_conflicts
 from fedcraft.report.series import curve, thin
+from fedcraft.runs.select import Entry, Problem
 
 with needs("matplotlib"):
     from matplotlib.axes import Axes

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from fedcraft.report.extras import needs
-from fedcraft.report.groups import Entry
-from fedcraft.report.names import COLOURS
+from fedcraft.report.names import COLOURS, style
+from fedcraft.runs.select import Entry
 
 with needs("matplotlib"):
     import matplotlib as mpl
@@ -66,18 +66,19 @@ def panels(columns: int, rows: int = 1, width: float = 3.0, height: float = 2.4)
 
 def colour(entry: Entry) -> str:
     """The colour of a method."""
-    return COLOURS[entry.style.colour]
+    return COLOURS[style(entry).colour]
 
 
 def line(entry: Entry) -> dict[str, Any]:
     """Colour, dash, marker, width and label of a method's line."""
+    look = style(entry)
     return {
-        "color": colour(entry),
-        "linestyle": _DASHES[entry.style.dash],
-        "marker": _MARKERS[entry.style.marker],
+        "color": COLOURS[look.colour],
+        "linestyle": _DASHES[look.dash],
+        "marker": _MARKERS[look.marker],
         "markerfacecolor": "white",
-        "linewidth": 2.0 if entry.style.strong else 1.3,
-        "zorder": 4 if entry.style.strong else 3,
+        "linewidth": 2.0 if look.strong else 1.3,
+        "zorder": 4 if look.strong else 3,
         "label": legend_name(entry),
     }
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedcraft.report.groups import Entry, Problem
-from fedcraft.report.runs import RunData
+from fedcraft.runs import Run
 from fedcraft.runs.problems import flatten
+from fedcraft.runs.select import Entry, Problem
 
 __all__ = ["configuration", "environment", "run_list"]
 
@@ -42,19 +42,19 @@ def environment(problem: Problem) -> list[tuple[str, str]]:
 def run_list(problem: Problem) -> list[dict[str, Any]]:
     """Every run with its state, its rounds and its final mean; the shown ones are marked."""
     pairs = [(e, run) for e in problem.entries for s in e.settings for run in s.runs]
-    root = _common_folder([run.path for _, run in pairs])
+    root = _common_folder([run.directory for _, run in pairs])
     return [_run_row(entry, run, root) for entry, run in pairs]
 
 
-def _run_row(entry: Entry, run: RunData, root: Path) -> dict[str, Any]:
+def _run_row(entry: Entry, run: Run, root: Path) -> dict[str, Any]:
     mean = run.final("mean")
     return {
         "method": entry.label,
-        "path": run.path.relative_to(root).as_posix(),
+        "path": run.directory.relative_to(root).as_posix(),
         "seed": run.seed,
-        "client_lr": _text(run.config.get("client_lr", "–")),
-        "server_lr": _text(run.config.get("server_lr", "–")),
-        "rounds": f"{run.last_round} / {run.config.get('rounds', '?')}",
+        "client_lr": _text(run.values.get("client_lr", "–")),
+        "server_lr": _text(run.values.get("server_lr", "–")),
+        "rounds": f"{run.last_round} / {run.values.get('rounds', '?')}",
         "state": run.state,
         "reason": str(run.status.get("reason") or ""),
         "mean": f"{mean:.3f}" if math.isfinite(mean) else "–",

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from fedcraft.report.extras import needs
-from fedcraft.report.groups import Entry, Problem
 from fedcraft.report.series import plain
+from fedcraft.runs.select import Entry, Problem
 
 with needs("pandas"):
     import pandas as pd
@@ -21,7 +21,7 @@ _WORST = 5
 
 def accuracies(entry: Entry) -> np.ndarray:
     """The final test accuracies of all clients, seeds together."""
-    return np.concatenate([run.client_accuracy.to_numpy(dtype=float) for run in entry.runs])
+    return np.concatenate([np.array([*run.accuracies().values()]) for run in entry.runs])
 
 
 def distribution(problem: Problem) -> dict[str, Any] | None:
@@ -34,7 +34,8 @@ def distribution(problem: Problem) -> dict[str, Any] | None:
 
 def worst_named(entry: Entry) -> list[str]:
     """The owners with the least accuracy over all seeds; none where clients are no owners."""
-    named = [run.client_accuracy.rename(run.owners) for run in entry.runs if run.owners]
+    owners = [(run, names) for run in entry.runs if (names := run.names("owners"))]
+    named = [pd.Series(run.accuracies()).rename(names) for run, names in owners]
     if not named:
         return []
     means = pd.concat(named).groupby(level=0).mean().nsmallest(_WORST)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from fedcraft.report.extras import needs
-from fedcraft.report.groups import Entry, Problem
-from fedcraft.report.runs import RunData
 from fedcraft.report.series import plain, thin
+from fedcraft.runs import Run
+from fedcraft.runs.select import Entry, Problem
 
 with needs("pandas"):
     import pandas as pd
@@ -39,9 +39,9 @@ def conflicts(problem: Problem) -> dict[str, Any] | None:
     return {"stages": STAGES, "smoothed": longest >= 2 * _SMOOTH_POINTS, "methods": drawn}
 
 
-def cosine_grid(run: RunData) -> pd.DataFrame | None:
+def cosine_grid(run: Run) -> pd.DataFrame | None:
     """Smallest cosine between step and client: layers down, (bins of) rounds across."""
-    table = run.conflicts
+    table = run.frame("conflicts")
     if not {"round", "layer", "min_cosine"} <= set(table.columns) or table.empty:
         return None
     rounds = np.sort(table["round"].unique())
@@ -82,11 +82,11 @@ def _view(entry: Entry) -> dict[str, Any]:
     return view
 
 
-def smooth_conflicts(run: RunData) -> pd.DataFrame:
+def smooth_conflicts(run: Run) -> pd.DataFrame:
     """Conflicts per round: a column per stage, each a running mean over 1/20 of the run."""
     rows = {
         record["round"]: {stage: record["conflicts"].get(stage) for stage in STAGES}
-        for record in run.rounds
+        for record in run.records
         if isinstance(record.get("conflicts"), dict)
     }
     frame = pd.DataFrame.from_dict(rows, orient="index", columns=list(STAGES), dtype=float)
@@ -95,8 +95,8 @@ def smooth_conflicts(run: RunData) -> pd.DataFrame:
     return thin(known.rolling(window, min_periods=1, center=True).mean())
 
 
-def _correction(run: RunData) -> pd.DataFrame:
-    table = run.conflicts
+def _correction(run: Run) -> pd.DataFrame:
+    table = run.frame("conflicts")
     if not {"round", "layer", "correction_norm"} <= set(table.columns):
         return pd.DataFrame()
     whole = table[table["layer"] == _WHOLE].dropna(subset=["correction_norm"])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedcraft.report.groups import Problem, Setting
 from fedcraft.report.series import curve, plain, thin
+from fedcraft.runs.select import Problem, Setting
 
 __all__ = ["CURVES", "convergence"]
 

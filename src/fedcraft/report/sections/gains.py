@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from fedcraft.report.extras import needs
-from fedcraft.report.groups import Entry, Problem
 from fedcraft.report.names import BASELINE
-from fedcraft.report.runs import RunData
 from fedcraft.report.series import plain
+from fedcraft.runs import Run
+from fedcraft.runs.select import Entry, Problem
 
 with needs("pandas"):
     import pandas as pd
@@ -48,15 +48,17 @@ def gains(problem: Problem) -> dict[str, Any] | None:
     return {"baseline": baseline.label, "methods": drawn, "unpaired": unpaired}
 
 
-def _partner(run: RunData, baseline: Entry) -> RunData | None:
+def _partner(run: Run, baseline: Entry) -> Run | None:
     same = [b for b in baseline.runs if run.split_hash and b.split_hash == run.split_hash]
     return min(same, key=lambda b: b.seed != run.seed, default=None)
 
 
-def _paired(run: RunData, other: RunData) -> pd.DataFrame:
-    both = pd.DataFrame({"baseline": other.client_accuracy, "accuracy": run.client_accuracy})
-    both = both.dropna().rename_axis("client").reset_index()
-    names = [run.owners.get(client, str(client)) for client in both["client"]]
+def _paired(run: Run, other: Run) -> pd.DataFrame:
+    ours, theirs = pd.Series(run.accuracies()), pd.Series(other.accuracies())
+    both = pd.DataFrame({"baseline": theirs, "accuracy": ours}, dtype=float).dropna()
+    both = both.rename_axis("client").reset_index()
+    owners = run.names("owners")
+    names = [owners.get(client, str(client)) for client in both["client"]]
     return both.assign(seed=run.seed, name=names, gain=both["accuracy"] - both["baseline"])
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from fedcraft.report.extras import needs
-from fedcraft.report.groups import Entry, Problem, Setting
 from fedcraft.report.series import plain
+from fedcraft.runs.select import Entry, Problem, Setting
 
 with needs("pandas"):
     import pandas as pd
@@ -51,11 +51,14 @@ def label_shares(entries: Iterable[Entry]) -> pd.DataFrame | None:
     Both go by their names where they have some.
     """
     for run in (run for entry in entries for run in entry.runs):
-        if {"client", "label", "count"} <= set(run.labels.columns) and len(run.labels):
-            counts = run.labels.pivot_table(
+        found = run.frame("labels")
+        if {"client", "label", "count"} <= set(found.columns) and len(found):
+            counts = found.pivot_table(
                 index="client", columns="label", values="count", aggfunc="sum", fill_value=0
             )
-            return counts.sort_index().rename(index=run.owners, columns=run.classes)
+            return counts.sort_index().rename(
+                index=run.names("owners"), columns=run.names("classes")
+            )
     return None
 
 

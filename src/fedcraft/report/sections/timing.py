@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedcraft.report.groups import Entry, Problem
 from fedcraft.report.series import mean_seconds
+from fedcraft.runs.select import Entry, Problem
 
 __all__ = ["timing"]
 
@@ -22,7 +22,7 @@ def timing(problem: Problem) -> dict[str, Any] | None:
 
 
 def _peak_memory(entry: Entry) -> int:
-    peaks = [record.get("peak_memory_mb") or 0 for run in entry.runs for record in run.rounds]
+    peaks = [record.get("peak_memory_mb") or 0 for run in entry.runs for record in run.records]
     return round(max(peaks, default=0))
 
 

@@ -1,4 +1,4 @@
-"""What a run leaves behind in Python."""
+"""What :func:`fedcraft.engine.run` returns: the model and its scores, also without a directory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch import Tensor
 from fedcraft.errors import DataError
 from fedcraft.metrics.scores import Scores
 
-__all__ = ["Result"]
+__all__ = ["TrainedModel"]
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
-    """How a run ended: its model, its records and its clients' last scores.
+class TrainedModel:
+    """The model of a run, how it ended, its records and its clients' last scores.
 
     ``vector`` is the flat model that was evaluated (the average of the iterates for AFL),
     ``tensors`` the same by parameter name, buffers included. ``metrics`` are the records of
