@@ -205,6 +205,16 @@ class LocalObjective(ABC):
             parts = [(len(y), float(self.loss(model(x), y))) for x, y in data.parts()]
         return sum(size * mean for size, mean in parts) / len(data)
 
+    @torch.no_grad()
+    def score(self, model: FlatModel, data: ClientData) -> tuple[float, int]:
+        """Return the sum of losses and the number of correct answers of the loaded model."""
+        total, correct = 0.0, 0
+        for inputs, labels in data.parts():
+            outputs = model(inputs)
+            total += float(self.loss(outputs, labels)) * len(labels)
+            correct += int((outputs.argmax(1) == labels).sum())
+        return total, correct
+
     def personal_vector(self, model: FlatModel, task: LocalTask) -> Tensor:
         """Return the parameters this client is evaluated with: theta, unless personalised.
 

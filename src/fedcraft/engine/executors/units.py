@@ -104,17 +104,8 @@ class UnitRunner:
         for split in command.splits:
             rows = self.job.federation.rows(task.address.client, split)
             data = ClientData(self.job.tensors, rows)
-            self.workspace.scores[slot, SPLITS.index(split)] = self._score(data)
-
-    @torch.no_grad()
-    def _score(self, data: ClientData) -> tuple[float, float]:
-        """Return the sum of losses and the number of correct answers over a client's samples."""
-        total, correct = 0.0, 0
-        for inputs, labels in data.parts():
-            outputs = self.model(inputs)
-            total += float(self.job.objective.loss(outputs, labels)) * len(labels)
-            correct += int((outputs.argmax(1) == labels).sum())
-        return total, float(correct)
+            score = self.job.objective.score(self.model, data)
+            self.workspace.scores[slot, SPLITS.index(split)] = score
 
     @torch.no_grad()
     def _score_shard(self, command: Command, unit: int) -> None:

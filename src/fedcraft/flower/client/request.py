@@ -121,13 +121,9 @@ class ClientRequest:
             metrics[keys.LOSS] = result.loss
         return MetricRecord(dict(metrics))
 
-    @torch.no_grad()
     def _score(self, split: str) -> dict[str, int | float]:
-        data, total, correct = self._split(split), 0.0, 0
-        for inputs, labels in data.parts():
-            outputs = self.model(inputs)
-            total += float(self.objective.loss(outputs, labels)) * len(labels)
-            correct += int((outputs.argmax(1) == labels).sum())
+        data = self._split(split)
+        total, correct = self.objective.score(self.model, data)
         count, prefix = max(len(data), 1), "" if split == "test" else f"{split}-"
         return {
             prefix + keys.EXAMPLES: len(data),
