@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import shutil
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -17,6 +18,7 @@ from fedcraft.errors import CheckpointError, ConfigError
 from fedcraft.methods import method
 from fedcraft.runs import about
 from fedcraft.runs.lock import Lock, is_free
+from fedcraft.runs.seal import read_checked
 from fedcraft.runs.verify import check
 
 _RACES = 6
@@ -103,6 +105,21 @@ def test_a_run_whose_directory_was_renamed_is_resumed_under_its_new_name(
     run(method("ditto"), federation, model, settings(), tmp_path / "whole")
     same_run(tmp_path / "elsewhere", tmp_path / "whole")
     assert check(tmp_path / "elsewhere") == []
+
+
+def test_whoever_looks_while_a_run_writes_finds_no_damage(
+    federation, model, settings, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("fedcraft.runs.writer._STATUS_SECONDS", 0.0)
+    choice = settings(rounds=100, checkpoint_every=1, keep_checkpoints=1, evaluate_every=50)
+    place = tmp_path / "run"
+    process = fork(lambda: run(method("ditto"), federation, model, choice, place))
+    while process.is_alive():
+        assert check(place) == []
+        for name in ("status.json", "metrics.jsonl", "clients.csv", "conflicts.csv"):
+            with suppress(FileNotFoundError):  # not written yet
+                read_checked(place / name)
+    assert process.exitcode == 0
 
 
 def test_the_directory_of_a_run_that_never_began_is_free_again(

@@ -44,9 +44,10 @@ def read_state(directory: Path) -> dict[str, Any]:
     """Read what :func:`write_state` wrote, or say which file is missing, torn or foreign."""
     body = _read_body(directory / _TREE)
     path = directory / _TENSORS
-    if not path.is_file():
-        raise CheckpointError(f"{path} is missing")
-    found = _seal(path)
+    try:
+        found = _seal(path)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path} is missing") from error
     if found != body["tensors"]:
         wanted = body["tensors"]
         raise CheckpointError(
@@ -56,7 +57,7 @@ def read_state(directory: Path) -> dict[str, Any]:
     try:
         # Fresh memory, aligned as torch aligns its own: the bits of a dot product can depend on it.
         tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, RuntimeError) as error:  # torch's, for a file just deleted
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     state: dict[str, Any] = _decode(body["tree"], tensors)
     return state

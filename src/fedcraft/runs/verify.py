@@ -19,6 +19,7 @@ _FILES = (
     CONFIG_FILE, STATUS_FILE, MODEL_FILE, "environment.json", "resumed.json", "split.npz",
     "labels.csv", "owners.csv", "classes.csv",
 )  # fmt: skip
+_ATTEMPTS = 5
 
 
 class Damage(NamedTuple):
@@ -46,7 +47,15 @@ def check(directory: Path) -> list[Damage]:
 
     Of a run without a seal only the checkpoints can be checked.
     """
-    seal = Seal.parse(directory)
+    for _ in range(_ATTEMPTS):
+        seal = Seal.parse(directory)
+        found = _check(seal)
+        if not found or Seal.parse(directory).text == seal.text:
+            break  # otherwise a process is writing: look again
+    return found
+
+
+def _check(seal: Seal) -> list[Damage]:
     if seal.damage:
         return [Damage(SEAL_FILE, seal.damage)]
     found = [Damage(name, seal.problem(name)) for name in (*seal.files, *seal.rows)]
@@ -82,6 +91,9 @@ def _check_checkpoints(seal: Seal, last: int | None) -> list[Damage]:
             ClientStates(seal.directory / "states").load(state.get("clients", {}))
             _require_confirmed(seal, state.get("tables", {}))
         except CheckpointError as error:
+            rounds = checkpoints.rounds()
+            if number not in rounds and max(rounds, default=-1) > number:
+                continue  # the run has just deleted it
             found.append(Damage(f"checkpoints/{checkpoints.path(number).name}", f"({error})"))
     return found
 
