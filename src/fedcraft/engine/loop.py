@@ -19,8 +19,7 @@ from fedcraft.engine.server import Server, ServerStep
 from fedcraft.engine.stopping import Stopping
 from fedcraft.errors import FedcraftError, NonFiniteError
 from fedcraft.local.store import ClientStates
-from fedcraft.metrics.fairness import summarise
-from fedcraft.metrics.scores import Scores
+from fedcraft.metrics.scores import Scores, summary
 from fedcraft.runs.writer import NullWriter
 
 __all__ = ["Loop", "TooFewClients"]
@@ -199,7 +198,7 @@ class Loop:
     def _score_into(self, row: dict[str, Any]) -> None:
         with self._meter.phase("evaluate"):
             scores = self.evaluate()
-            row["evaluation"] = _summary(scores)
+            row["evaluation"] = summary(scores)
         self.writer.add_scores(self.round, scores)
         self.callback.on_evaluate(self.round, scores)
 
@@ -231,15 +230,3 @@ class Loop:
 
 def _conflicts(certificate: Certificate | None) -> dict[str, int] | None:
     return None if certificate is None else certificate.conflicts()
-
-
-def _summary(scores: Mapping[str, Scores]) -> dict[str, float]:
-    """Return the numbers of an evaluation: fairness over the clients, losses over the samples."""
-    found: dict[str, float] = {}
-    for split, score in scores.items():
-        found[f"{split}_loss"] = float(np.average(score.loss, weights=score.samples))
-    if "test" in scores:
-        found |= summarise(scores["test"].accuracy, scores["test"].samples)
-    if "validation" in scores:
-        found["validation_mean"] = float(scores["validation"].accuracy.mean())
-    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from flwr.app import Message, MetricRecord, RecordDict
@@ -17,7 +17,6 @@ from fedcraft.flower.server.replies import (
     read_metrics,
     within,
 )
-from fedcraft.metrics import summarise
 from fedcraft.metrics.scores import Scores
 from fedcraft.updates import ClientId
 
@@ -130,14 +129,3 @@ def _score(metrics: Metrics) -> list[float]:
 def _samples(metrics: Metrics) -> float | None:
     size = metrics.get(keys.EXAMPLES)
     return size if isinstance(size, (int, float)) and 1 <= size <= LARGEST_SIZE else None
-
-
-def summary(scores: Mapping[str, Scores]) -> dict[str, float]:
-    """Return the numbers of an evaluation as the simulator does."""
-    found = {
-        f"{split}_loss": float(np.average(score.loss, weights=score.samples))
-        for split, score in scores.items()
-    }
-    if "test" in scores:
-        found |= summarise(scores["test"].accuracy, scores["test"].samples)
-    return found

@@ -21,12 +21,13 @@ from fedcraft.engine.profiling import PeakMemory, PhaseTimer
 from fedcraft.errors import ClientError
 from fedcraft.flower.messages import keys
 from fedcraft.flower.messages.arrays import copy_tensors
-from fedcraft.flower.server.client_metrics import scores_of, summary, table_rows
+from fedcraft.flower.server.client_metrics import scores_of, table_rows
 from fedcraft.flower.server.clients import client_order
 from fedcraft.flower.server.messenger import Messenger
 from fedcraft.flower.server.node_selection import NodeSelection
 from fedcraft.flower.server.replies import RefusedReply
 from fedcraft.flower.server.run_config import find_checkpoint
+from fedcraft.metrics.scores import summary
 from fedcraft.runs.writer import NullWriter
 
 
