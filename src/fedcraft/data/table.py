@@ -132,7 +132,7 @@ def _features(file: Path, table: Any, names: list[str]) -> NDArray[Any]:
     _require(file, table, names)
     if not names:
         raise DataError(f"{file} has no column left for the features")
-    if len(names) == 1 and _is_list(table.column(names[0]).type):
+    if len(names) == 1 and isinstance(table.column(names[0])[0].as_py(), list):
         return _list_features(file, table, names[0])
     columns = [_values(file, table, name) for name in names]
     for name, column in zip(names, columns, strict=True):
@@ -141,12 +141,6 @@ def _features(file: Path, table: Any, names: list[str]) -> NDArray[Any]:
                 f"{file}: feature column {name!r} must hold numbers, not {column.dtype}"
             )
     return np.stack([column.astype(np.float32) for column in columns], axis=1)
-
-
-def _is_list(kind: Any) -> bool:
-    types = optional("pyarrow.types", "pyarrow")
-    tests = (types.is_list, types.is_large_list, types.is_fixed_size_list)
-    return any(test(kind) for test in tests)
 
 
 def _list_features(file: Path, table: Any, name: str) -> NDArray[Any]:

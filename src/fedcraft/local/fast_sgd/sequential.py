@@ -28,10 +28,11 @@ class FastLayer(Protocol):
 
 
 class _Weighted:
+    inputs: Tensor
+
     def __init__(self, module: nn.Linear | nn.Conv2d) -> None:
         self.weight = module.weight.detach()
         self.bias = None if module.bias is None else module.bias.detach()
-        self.inputs = self.weight
 
 
 class _Linear(_Weighted):
@@ -69,9 +70,8 @@ class _Convolution(_Weighted):
 class _Relu:
     """In place, except on data that may belong to the caller."""
 
-    def __init__(self) -> None:
-        self.outputs = torch.empty(0)
-        self.in_place = False
+    outputs: Tensor
+    in_place = False
 
     def forward(self, inputs: Tensor, training: bool) -> Tensor:
         self.outputs = inputs.relu_() if self.in_place else inputs.relu()
@@ -85,14 +85,12 @@ class _Relu:
 class _Pool:
     def __init__(self, side: int) -> None:
         self.window = [side, side]
-        self.inputs = self.places = torch.empty(0)
 
     def forward(self, inputs: Tensor, training: bool) -> Tensor:
         self.inputs = inputs.contiguous(memory_format=torch.channels_last)
         pooled: Tensor
-        pooled, self.places = torch.ops.aten.max_pool2d_with_indices(
-            self.inputs, self.window, self.window
-        )
+        both = torch.ops.aten.max_pool2d_with_indices(self.inputs, self.window, self.window)
+        pooled, self.places = both
         return pooled
 
     def backward(self, gradient: Tensor, lr: float, deeper: bool) -> Tensor:
@@ -103,8 +101,7 @@ class _Pool:
 
 
 class _Flatten:
-    def __init__(self) -> None:
-        self.shape = torch.Size()
+    shape: torch.Size
 
     def forward(self, inputs: Tensor, training: bool) -> Tensor:
         self.shape = inputs.shape
