@@ -8,13 +8,16 @@ import warnings
 
 import pytest
 
+import fedcraft
 from benchmarks.torture import corrupt, files_of
+from fedcraft.config.toml import load_config
 from fedcraft.engine import Callback, run
 from fedcraft.errors import CheckpointError, DamageError, FedcraftError
 from fedcraft.methods import method
 from fedcraft.runs.checkpoint import Checkpoints
 from fedcraft.runs.seal import Seal, read_checked
 from fedcraft.runs.verify import accept, check, unconfirmed
+from fedcraft.studies.run import prepare
 
 _TABLES = ("metrics.jsonl", "clients.csv", "conflicts.csv")
 _SEEDS = 16  # for a finished run, and again for one that is going on
@@ -187,6 +190,18 @@ def test_files_changed_on_purpose_can_be_accepted(runs, tmp_path):
     accept(tmp_path / "run")
     assert check(tmp_path / "run") == []
     assert read_checked(tmp_path / "run/labels.csv") == b"client,label,count\n"
+
+
+def test_the_configuration_of_a_run_that_has_not_started_is_sealed_too(tmp_path):
+    place = prepare(load_config({"rounds": 2, "clients": 5, "clients_per_round": 2}), tmp_path)
+    assert check(place) == []
+    path = place / "config.toml"
+    path.write_text(path.read_text().replace("rounds = 2", "rounds = 3"))
+    with pytest.raises(DamageError, match=r"config.toml is not what the run wrote"):
+        fedcraft.resume(place)
+    path.write_text(path.read_text().replace("rounds = 3", "rounds = 2"))
+    assert fedcraft.resume(place).state == "finished"
+    assert check(place) == []
 
 
 def test_a_run_without_a_seal_is_resumed_and_gets_one(runs, begin, tmp_path, same_run):

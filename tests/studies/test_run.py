@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 import fedcraft
-from fedcraft.config.toml import write_config
+from fedcraft.config.toml import config_text
 from fedcraft.engine import Callback
 from fedcraft.errors import BusyError, ConfigError, DataError, FedcraftError, InputError
 from fedcraft.runs import Run, find_runs
 from fedcraft.runs.lock import Lock
+from fedcraft.runs.verify import accept
 from fedcraft.studies.run import prepare, resume, run
 
 TINY = {
@@ -112,7 +113,7 @@ def test_configuration_is_written_whole_or_not_at_all(
     before = (directory / "config.toml").read_bytes()
     monkeypatch.setattr("fedcraft.atomic.os.fsync", full)
     with pytest.raises(OSError, match="No space"):
-        write_config(fedcraft.Config(), directory / "config.toml")
+        (directory / "config.toml").write_bytes(config_text(fedcraft.Config()))
     with pytest.raises(OSError, match="No space"):
         prepare(fedcraft.Config(), tmp_path / "b")
     assert (directory / "config.toml").read_bytes() == before
@@ -122,6 +123,7 @@ def test_configuration_is_written_whole_or_not_at_all(
 def test_configuration_without_a_method_is_no_runs(tmp_path: Path) -> None:
     directory = prepare(fedcraft.Config.model_validate(TINY | {"method": "fedavg"}), tmp_path / "a")
     (directory / "config.toml").write_text("")
+    accept(directory)
     with pytest.raises(ConfigError, match=r"a/config\.toml: method: expected the method"):
         resume(directory)
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from fedcraft.config.toml import write_config
+from fedcraft.config.toml import config_text
 from fedcraft.errors import ConfigError, DataError, MissingExtraError
 from fedcraft.runs import Run
+from fedcraft.runs.verify import accept
 from fedcraft.studies.plan import Plan
 from fedcraft.studies.sweep import Observer, SweepResult, cores, sweep
 
@@ -169,9 +170,11 @@ def test_failure_is_told_and_the_others_are_done(tmp_path: Path) -> None:
 def test_folder_that_is_another_run_now_is_refused(tmp_path: Path) -> None:
     plan = Plan(TINY, {"seed": [1]})
     (placed,) = sweep(plan, out=tmp_path, runner=lambda *_: []).runs
-    write_config(placed.config.but(workers=3), placed.directory / "config.toml")
+    (placed.directory / "config.toml").write_bytes(config_text(placed.config.but(workers=3)))
+    accept(placed.directory)
     sweep(plan, out=tmp_path, runner=lambda *_: [])
-    write_config(placed.config.but(rounds=60), placed.directory / "config.toml")
+    (placed.directory / "config.toml").write_bytes(config_text(placed.config.but(rounds=60)))
+    accept(placed.directory)
     with pytest.raises(ConfigError) as caught:
         sweep(plan, out=tmp_path, runner=lambda *_: [])
     for told in (str(placed.directory), "rounds is 60 instead of 12", "Move the folder out"):

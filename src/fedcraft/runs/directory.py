@@ -179,6 +179,22 @@ class RunDirectory:
                 self.path.rmdir()
 
 
+def place_config(path: Path, content: bytes) -> None:
+    """Write config.toml, sealed, for a run that starts later, into a directory without one.
+
+    ``BusyError`` if another process is writing to the directory.
+    """
+    lock = Lock(path)
+    try:
+        if not (path / CONFIG_FILE).exists():
+            seal = SealWriter(path)
+            seal.replace({CONFIG_FILE: content})
+            seal.sync()
+            seal.close()
+    finally:
+        lock.release()
+
+
 def table_size(known: Any) -> int:
     """Return the size of a table in a checkpoint; fedcraft 0.1.0 kept nothing else."""
     size: int = known if isinstance(known, int) else known[0]

@@ -19,13 +19,12 @@ from fedcraft.config.toml import (
     ConfigLike,
     config_text,
     load_config,
-    write_config,
 )
 from fedcraft.data import Federation
 from fedcraft.errors import ConfigError
 from fedcraft.methods import Method
 from fedcraft.runs import Run
-from fedcraft.runs.lock import Lock
+from fedcraft.runs.directory import place_config
 from fedcraft.runs.verify import check
 from fedcraft.studies.plan import run_id
 from fedcraft.studies.tracking import trackers
@@ -69,12 +68,7 @@ def prepare(config: Config, out: str | Path | None = None) -> Path:
 
 def place(config: Config, directory: Path) -> None:
     """Write the configuration into a directory without one; ``BusyError`` if it is locked."""
-    lock = Lock(directory)
-    try:
-        if not (directory / CONFIG_FILE).exists():
-            write_config(config, directory / CONFIG_FILE)
-    finally:
-        lock.release()
+    place_config(directory, config_text(config))
 
 
 def _directory_of(config: Config, out: str | Path | None) -> Path:
