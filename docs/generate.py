@@ -125,7 +125,8 @@ def _key_row(key: str) -> tuple[str, str, str, str]:
     schema = Config.model_json_schema()["properties"][key]
     default = getattr(Config(), key)
     shown = "" if key in TABLES or default is None else f"`{_toml(default)}`"
-    return f"`{key}`", shown, _kind(schema), str(schema["description"]).replace("|", "\\|")
+    about = " ".join(str(schema["description"]).split())
+    return f"`{key}`", shown, _kind(schema), about.replace("|", "\\|")
 
 
 def _toml(value: object) -> str:

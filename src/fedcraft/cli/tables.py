@@ -13,7 +13,7 @@ from fedcraft.runs.summary import METRICS, marks, note
 
 __all__ = ["plain_table", "score_table"]
 
-_CONFLICTS = "Conflicts: clients per round the step works against."
+_CONFLICTS = "Conflicts: clients per round that the step works against."
 _RATES = "Rates: client_lr / server_lr."
 _STYLE: dict[str, Any] = {
     "box": box.SIMPLE_HEAD,
@@ -30,9 +30,9 @@ _PAPER = {"mean_paper": "Paper", "mean_difference": "Off by"}
 def score_table(
     rows: Sequence[Mapping[str, Any]], title: str, *, show_rounds: bool = False
 ) -> Table:
-    """Return the table of one problem's methods; rounds are shown where they differ, too.
+    """Return the table of one problem's methods; rounds are shown where they differ.
 
-    What has run for fewer rounds than the paper's is beside its numbers, but not measured by them.
+    Runs with fewer rounds than the paper's are shown beside its numbers, but without a difference.
     """
     show_rounds = show_rounds or len({row["rounds"] for row in rows}) > 1
     beside = ("mean_paper",) if show_rounds else tuple(_PAPER)
@@ -45,7 +45,7 @@ def score_table(
     heads = [f"{metric.heading} {'↑' if metric.higher_is_better else '↓'}" for metric in shown]
     heads += [_PAPER[key] for key in papers] + (["Rounds"] if show_rounds else [])
     for head in heads:
-        # Names and headings are cut into lines before a number loses a digit.
+        # Names and headings are wrapped before a number loses a digit.
         table.add_column(head, justify="right", min_width=_DIGITS)
     table.add_column("Rates", justify="right", no_wrap=True)
     places = {metric.key: marks(rows, metric) for metric in shown}

@@ -1,4 +1,4 @@
-"""From runs to a page, figures and tables."""
+"""The report: a page, figures and tables from runs."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""The optional packages of the report, asked for in one place."""
+"""Imports the optional packages of the report."""
 
 from __future__ import annotations
 

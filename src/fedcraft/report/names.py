@@ -11,8 +11,8 @@ __all__ = ["BASELINE", "COLOURS", "DARK_COLOURS", "OURS", "Style", "style", "sty
 
 OURS, BASELINE = "craft", "fedavg"
 
-# Okabe and Ito's palette, which the common colour vision deficiencies keep apart. Orange, sky blue
-# and yellow are darkened until a thin line of them is seen on white. Vermillion is kept for CRAFT,
+# Okabe and Ito's palette, whose colours are distinct under common colour vision deficiencies.
+# Orange, sky blue and yellow are darkened for thin lines on white. Vermillion is kept for CRAFT,
 # grey for the baseline FedAvg.
 COLOURS = ("#D55E00", "#5F6670", "#0072B2", "#009E73", "#CC79A7", "#CF8A00", "#3A9FD8", "#948A00")
 DARK_COLOURS = (
@@ -26,7 +26,7 @@ _FREE = tuple(range(2, len(COLOURS)))
 
 @dataclass(frozen=True)
 class Style:
-    """One method's look: an index into ``COLOURS``, a dash pattern and a marker."""
+    """The style of one method: an index into ``COLOURS``, a dash pattern and a marker."""
 
     colour: int
     dash: str
@@ -35,12 +35,12 @@ class Style:
 
 
 def style(entry: Entry) -> Style:
-    """The look of a method's entry, the same in all problems."""
+    """The style of a method, the same in all problems."""
     return styles(entry.peers)[entry.name]
 
 
 def styles(names: Iterable[str]) -> dict[str, Style]:
-    """A look for each name; CRAFT and FedAvg always have the same one."""
+    """A style for each name; CRAFT and FedAvg always have the same one."""
     ordered = in_order(names)
     others = [name for name in ordered if name not in (OURS, BASELINE)]
     looks = {name: _style(place) for place, name in enumerate(others)}

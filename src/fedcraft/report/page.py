@@ -1,4 +1,4 @@
-"""One self-contained HTML page: no request leaves it, and it needs no server."""
+"""The report as one self-contained HTML page, which needs no network and no server."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _state(row: dict[str, Any]) -> str:
-    """How far a method is; that it diverged says more than that it stopped."""
+    """The progress of a method; diverged takes precedence over stopped."""
     return "diverged" if row["diverged"] else str(row["state"])
 
 
@@ -139,13 +139,13 @@ def _summary_rows(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _as_of(runs: Iterable[Run]) -> str:
-    """When the newest numbers were written: the page of unchanged runs never changes."""
+    """The time of the newest numbers, so that the page of unchanged runs never changes."""
     times = [time for run in runs if (time := run.source.modified()) is not None]
     return f"{datetime.fromtimestamp(max(times), UTC):%Y-%m-%d %H:%M} UTC" if times else ""
 
 
 def _script_json(data: object) -> str:
-    """JSON that cannot end its own script element, whatever a method or layer is called."""
+    """JSON that cannot end its script element, whatever the names of methods and layers."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 

@@ -49,8 +49,8 @@ def render(
     """Write a summary, a frame or the rows of it, as ``md``, ``latex`` (booktabs) or ``csv``.
 
     The best value of each column is bold and the second best underlined (``**`` and ``_`` in
-    Markdown); what diverged is named so and is neither, and numbers after different rounds are
-    not ranked against each other. ``reference`` puts published numbers beside: it has ``method``
+    Markdown). Diverged methods are marked and not ranked, and numbers after different rounds are
+    not ranked against each other. ``reference`` adds published numbers: it has ``method``
     and any of ``mean, best10, worst10, std``; ``dataset`` and ``model`` where several problems are
     shown.
     """
@@ -138,14 +138,14 @@ def _grid(part: Rows, mark: Callable[[str, int], str]) -> list[list[str]]:
     columns = [
         [mark(m.text(row[key]), place) for row, place in zip(part, places_of, strict=True)]
         for key, m in _columns(part)
-        # Published numbers compete whatever became of ours.
+        # Published numbers are ranked even where ours diverged.
         for places_of in (marks(part, m) if key == m.key else places([r[key] for r in part], m),)
     ]
     return [[column[number] for column in columns] for number in range(len(part))]
 
 
 def _escaped(text: str, special: dict[int, str]) -> str:
-    """Text that can neither end its row nor be taken for markup."""
+    """Escape text so that it neither ends its row nor acts as markup."""
     return "".join(c if c.isprintable() else " " for c in text).translate(special)
 
 
@@ -182,7 +182,7 @@ def _heading(key: str, metric: Metric, up: str, down: str) -> str:
 
 
 def _latex_label(label: str, method: str, parts: Mapping[str, Rows]) -> str:
-    """A row is about all problems: it names those where the method diverged."""
+    """The label of a row over all problems, with those where the method diverged."""
     lost = [
         title
         for title, part in parts.items()

@@ -1,4 +1,4 @@
-"""Numbers along the rounds: averaged over seeds, thinned to what a chart can show."""
+"""Numbers by round: averaged over seeds, and thinned out for charts."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def mean_seconds(runs: Iterable[Run]) -> dict[str, float]:
     spent = [
         r["seconds"] for run in runs for r in run.records if isinstance(r.get("seconds"), dict)
     ]
-    # Round 0 only evaluates; it is no round of training.
+    # Round 0 only evaluates; it is not a round of training.
     rounds = [s for s in spent if any(s.get(phase) for phase in ("train", "aggregate"))]
-    # The engine counts the waiting of workers as training; apart, the two add up.
+    # The engine counts idle workers as training; here the two are separate and add up.
     rounds = [s | {"train": max(0.0, _phase(s, "train") - _phase(s, "idle"))} for s in rounds]
     names = [*PHASES, *sorted({name for s in rounds for name in s} - {*PHASES, "total"})]
     return {
@@ -63,6 +63,6 @@ def thin(frame: pd.DataFrame, most: int = _MOST_POINTS) -> pd.DataFrame:
 
 
 def plain(values: Sequence[Any] | np.ndarray | pd.Series, digits: int = 4) -> list[float | None]:
-    """Numbers as JSON can hold them: rounded, and ``None`` for what is not finite."""
+    """Numbers for JSON: rounded, and ``None`` for NaN and Inf."""
     array = np.asarray(values, dtype=float)
     return [float(f"{v:.{digits + 1}g}") if math.isfinite(v) else None for v in array]

@@ -1,4 +1,4 @@
-"""The result in one or two sentences, computed from the numbers and no more certain than they."""
+"""The result in one or two sentences, with its uncertainty."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def verdict(problem: Problem, table: Rows) -> str:
-    """Who has the best mean and the best worst tenth, by how much, and how sure that is."""
+    """Name the methods with the best mean and the best worst tenth, the lead, and its certainty."""
     lost = [row["label"] for row in table if row["diverged"]]
     ranked = sorted(rivals(table), key=lambda row: -row["mean"])
     said = [_result(problem, table, ranked), f"{_listed(lost)} diverged." if lost else ""]
@@ -43,11 +43,11 @@ def _alone(row: Mapping[str, Any]) -> str:
 
 
 def _uneven(table: Rows) -> str:
-    """What a careful reader must know first: some methods have done fewer rounds."""
+    """Warn first if some methods have done fewer rounds."""
     if not note(table):
         return ""
     rounds = sorted({r["rounds"] for r in table if not r["diverged"] and math.isfinite(r["mean"])})
-    return f"The methods stand at different rounds ({rounds[0]} to {rounds[-1]}). {note(table)}"
+    return f"The methods are at different rounds ({rounds[0]} to {rounds[-1]}). {note(table)}"
 
 
 def _best(ranked: Rows) -> str:
@@ -89,9 +89,9 @@ def _listed(names: list[str]) -> str:
 
 
 def _caution(problem: Problem, ranked: Rows) -> str:
-    """What a careful reader would object: unfinished runs, one seed, a gap within the noise."""
+    """The reservations: unfinished runs, a single seed, a gap within the noise."""
     if any(row["state"] == "running" for row in ranked):
-        return "Some runs are still going on: this is the state so far."
+        return "Some runs are still in progress: this is the state so far."
     top = ranked[:2]
     once = [row["label"] for row in top if math.isnan(row["mean_sd"])]
     if once:
@@ -101,7 +101,7 @@ def _caution(problem: Problem, ranked: Rows) -> str:
 
 
 def _lead(problem: Problem, ranked: Rows) -> str:
-    """Whether the lead is larger than the noise, and how early it was there; nothing if none."""
+    """Compare the lead with the noise, and say when it was reached; nothing without a lead."""
     if len(_leaders(ranked, "mean")[1]) > 1:
         return ""
     first, second = ranked[:2]
@@ -112,7 +112,7 @@ def _lead(problem: Problem, ranked: Rows) -> str:
 
 
 def _sooner(problem: Problem, method: str, level: float) -> str:
-    """After how many rounds the winner passed the runner-up's final mean."""
+    """The round after which the winner passed the runner-up's final mean."""
     entry = problem.entry(method)
     if entry is None:
         return ""

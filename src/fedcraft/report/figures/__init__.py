@@ -65,7 +65,7 @@ def write_figures(
 
 def _save(figure: Figure, path: Path, kind: str) -> Path:
     figure.savefig(path, dpi=_DPI, metadata=_undated(kind))
-    figure.set_layout_engine("none")  # the other formats keep the places that the first one found
+    figure.set_layout_engine("none")  # the other formats keep the layout of the first one
     return path
 
 

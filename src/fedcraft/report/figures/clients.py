@@ -27,7 +27,7 @@ _BINS = [i / 20 for i in range(21)]
 
 
 def distribution(problems: Sequence[Problem]) -> Figure | None:
-    """Final accuracy of all clients under FedAvg and CRAFT, a panel a problem."""
+    """Final accuracy of all clients under FedAvg and CRAFT, one panel per problem."""
     pairs = [(p, p.entry(BASELINE), p.entry(OURS)) for p in problems]
     drawn = [(p, [e for e in both if e and len(accuracies(e))]) for p, *both in pairs]
     drawn = [(problem, entries) for problem, entries in drawn if entries]
@@ -44,7 +44,7 @@ def distribution(problems: Sequence[Problem]) -> Figure | None:
 
 
 def all_distributions(problems: Sequence[Problem]) -> Figure | None:
-    """Every rival against CRAFT: a row a rival, a column a problem (Appendix D)."""
+    """Every rival against CRAFT: one row per rival, one column per problem (Appendix D)."""
     methods = {e.name: None for p in problems for e in p.entries if len(accuracies(e))}
     rivals = [method for method in methods if method != OURS]
     if len(rivals) == len(methods) or not rivals:
@@ -64,7 +64,7 @@ def all_distributions(problems: Sequence[Problem]) -> Figure | None:
 
 
 def radar(problems: Sequence[Problem]) -> Figure | None:
-    """A spoke a method; best 10 %, mean and worst 10 % as closed curves, further out is better."""
+    """One spoke per method; best 10 %, mean and worst 10 % as closed curves, outer is better."""
     drawn = [(p, spokes) for p in problems if len(spokes := _spokes(p)) >= 3]
     if not drawn:
         return None
@@ -80,7 +80,7 @@ def radar(problems: Sequence[Problem]) -> Figure | None:
 
 
 def spread(problems: Sequence[Problem]) -> Figure | None:
-    """Standard deviation of client accuracy, a bar a method, lower is fairer."""
+    """Standard deviation of client accuracy, one bar per method; lower is fairer."""
     chosen = [(p, [e for e in p.entries if math.isfinite(e.chosen.final("std"))]) for p in problems]
     drawn = [(problem, entries) for problem, entries in chosen if entries]
     if not drawn:

@@ -1,4 +1,4 @@
-"""Heat maps: learning rates, who holds which labels, cosines by layer."""
+"""Heat maps: learning rates, labels of the clients, cosines by layer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ with needs("matplotlib"):
 
 __all__ = ["cosines", "data_distribution", "heatmap"]
 
-_SEQUENTIAL = "cividis"  # even in lightness, the same to every kind of colour vision
+_SEQUENTIAL = "cividis"  # uniform in lightness, readable with any colour vision
 _DIVERGING = "PuOr"
 
 
@@ -45,7 +45,7 @@ def heatmap(problems: Sequence[Problem]) -> Figure | None:
 
 
 def data_distribution(problems: Sequence[Problem]) -> Figure | None:
-    """Share of each class at example clients, a row a client (Appendix C)."""
+    """Share of each class at example clients, one row per client (Appendix C)."""
     found = [(p, label_shares(p.entries)) for p in problems]
     drawn = [(p, counts) for p, counts in found if counts is not None]
     if not drawn:

@@ -22,7 +22,7 @@ _ERROR_BARS = 12
 
 
 def convergence(problems: Sequence[Problem]) -> Figure | None:
-    """Mean test accuracy with the rounds, a panel a problem (the paper's convergence figure)."""
+    """Mean test accuracy by round, one panel per problem (the paper's convergence figure)."""
     return _curves(problems, lambda entry: True, _draw_curve)
 
 

@@ -1,4 +1,4 @@
-"""The look of the paper's figures: serif, light grid, colours that everybody can tell apart."""
+"""The style of the paper's figures: serif, light grid, colours that everybody can distinguish."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _RC: Any = {
     "legend.fontsize": 9,
     "lines.linewidth": 1.4,
     "lines.markersize": 4,
-    "text.parse_math": False,  # a dollar in somebody's label is a dollar
+    "text.parse_math": False,  # a dollar sign in a label is not math
     "pdf.fonttype": 42,  # editable text in PDF
     "svg.fonttype": "none",  # text stays text in SVG
     "svg.hashsalt": "fedcraft",  # the same runs give the same bytes
@@ -54,7 +54,7 @@ _MARKERS = {
 
 @contextmanager
 def paper_style() -> Iterator[None]:
-    """Draw and save inside; matplotlib's own settings are untouched outside."""
+    """Apply the style inside the block; matplotlib's settings are restored after it."""
     with mpl.rc_context(_RC):
         yield
 

@@ -1,4 +1,4 @@
-"""What was run, on what: configurations, environment, and the list of runs."""
+"""Configurations, environment, and the list of runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def configuration(problem: Problem) -> dict[str, Any]:
 
 
 def environment(problem: Problem) -> list[tuple[str, str]]:
-    """The environment of the first run that tells, as key and value."""
+    """The environment of the first run that recorded it, as key and value."""
     runs = [run for entry in problem.entries for run in entry.runs if run.environment]
     return (
         [(key, _text(value)) for key, value in flatten(runs[0].environment).items()] if runs else []
@@ -63,7 +63,7 @@ def _run_row(entry: Entry, run: Run, root: Path) -> dict[str, Any]:
 
 
 def _common_folder(paths: list[Path]) -> Path:
-    """The parent of what differs, so that the page never shows where on the disk the runs lie."""
+    """The common parent folder, so that the page does not show absolute paths."""
     return Path(os.path.commonpath([path.parent for path in paths]))
 
 

@@ -1,4 +1,4 @@
-"""What single clients get: the distribution of accuracies, the radar, the spread."""
+"""The accuracy of single clients: distribution, radar, spread."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def distribution(problem: Problem) -> dict[str, Any] | None:
 
 
 def worst_named(entry: Entry) -> list[str]:
-    """The owners with the least accuracy over all seeds; none where clients are no owners."""
+    """The owners with the least accuracy over all seeds; none where clients are not owners."""
     owners = [(run, names) for run in entry.runs if (names := run.names("owners"))]
     named = [pd.Series(run.accuracies()).rename(names) for run, names in owners]
     if not named:
@@ -43,7 +43,7 @@ def worst_named(entry: Entry) -> list[str]:
 
 
 def radar(problem: Problem) -> dict[str, Any] | None:
-    """Best tenth, mean and worst tenth of every method (the paper's radar: a spoke a method)."""
+    """Best tenth, mean and worst tenth of every method (the paper's radar)."""
     names = ("best10", "mean", "worst10")
     spokes = {e.name: [e.chosen.final(name) for name in names] for e in problem.entries}
     drawn = {m: plain(v) for m, v in spokes.items() if all(map(math.isfinite, v))}

@@ -1,4 +1,4 @@
-"""The conflict view: who is worked against before and after, layer by layer."""
+"""Conflicts before and after, round by round and layer by layer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STAGES = {
 }
 _WHOLE = "all"
 _MOST_BINS = 100
-_SMOOTH_POINTS = 20  # counts of single rounds jump too much to be read
+_SMOOTH_POINTS = 20  # counts of single rounds vary too much to be readable
 
 
 def conflicts(problem: Problem) -> dict[str, Any] | None:

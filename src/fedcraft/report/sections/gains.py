@@ -1,4 +1,4 @@
-"""Who gains and who loses against FedAvg, client by client."""
+"""Gains and losses against FedAvg, client by client."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _NO_CHANGE = 1e-9
 def client_gains(entry: Entry, baseline: Entry) -> pd.DataFrame:
     """Columns ``seed, client, name, baseline, accuracy, gain``, sorted by gain.
 
-    Only runs over the same split (the same hash) pair up: otherwise client 7 here is another
-    client than client 7 there. The frame is empty when no pair is found.
+    Only runs over the same split (the same hash) are paired: otherwise client 7 of one run is not
+    client 7 of the other. The frame is empty when no pair is found.
     """
     pairs = [(run, other) for run in entry.runs if (other := _partner(run, baseline))]
     frames = [_paired(run, other) for run, other in pairs]

@@ -1,4 +1,4 @@
-"""Heat maps: final mean accuracy over learning rates, and who holds which labels."""
+"""Heat maps: final mean accuracy over learning rates, and the labels of the clients."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _RATES = {"client_lr", "server_lr"}
 def rate_grid(entry: Entry) -> pd.DataFrame | None:
     """Final mean accuracy, client learning rates down and server learning rates across.
 
-    Where several settings share a pair of rates, the one counts that would be shown of them; one
-    that diverged is NaN. ``None`` without a grid.
+    Where several settings share a pair of rates, the one that would be shown counts; a diverged
+    one is NaN. ``None`` without a grid.
     """
     pairs: dict[tuple[float, float], list[Setting]] = defaultdict(list)
     for setting in entry.settings:
@@ -46,9 +46,9 @@ def learning_rates(problem: Problem) -> dict[str, Any] | None:
 
 
 def label_shares(entries: Iterable[Entry]) -> pd.DataFrame | None:
-    """Samples of each label (columns) at each client (rows), from the first run that tells.
+    """Samples of each label (columns) at each client (rows), from the first run that has them.
 
-    Both go by their names where they have some.
+    Clients and labels have their names, if there are any.
     """
     for run in (run for entry in entries for run in entry.runs):
         found = run.frame("labels")
@@ -88,7 +88,7 @@ def labels(problem: Problem) -> dict[str, Any] | None:
 
 
 def _shown(entry: Entry, settings: list[Setting]) -> Setting:
-    """The setting that speaks for a pair of rates; the table's own for the table's pair."""
+    """The setting that represents a pair of rates; for the pair in the table, that of the table."""
     return entry.chosen if entry.chosen in settings else entry.best_among(settings, entry.judge)
 
 

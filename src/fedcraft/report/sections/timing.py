@@ -1,4 +1,4 @@
-"""Where the time of a round goes."""
+"""The time of a round by phase."""
 
 from __future__ import annotations
 
