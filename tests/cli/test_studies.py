@@ -92,7 +92,7 @@ def test_failed_runs_are_reported_at_the_end_with_exit_code_1(here: Path) -> Non
     assert "as the paper does" in result.stdout
 
 
-def test_sweep_without_a_grid_is_told(here: Path) -> None:
+def test_sweep_without_a_grid_is_reported(here: Path) -> None:
     (here / "mine.toml").write_text("rounds = 2\n")
     result = call("sweep", "mine.toml")
     assert result.exit_code == 2
@@ -195,7 +195,7 @@ def test_diverged_run_is_marked_and_never_best(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_nothing_but_failures_is_told_as_such(
+def test_nothing_but_failures_is_reported_as_such(
     as_json: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lost = data_makers().write_result(tmp_path, None, method="fedavg", state="failed", reached=0)

@@ -215,7 +215,7 @@ class Model(nn.Module):
 
 
 @pytest.mark.usefixtures("nodes")
-def test_a_run_whose_worker_is_killed_goes_on_from_its_checkpoint(tmp_path, monkeypatch):
+def test_a_run_whose_worker_is_killed_continues_from_its_checkpoint(tmp_path, monkeypatch):
     (tmp_path / "mortal.py").write_text(MORTAL)
     monkeypatch.syspath_prepend(tmp_path)
     plan = Plan({**TINY, "model": "mortal:Model"}, {"seed": [1]})

@@ -59,12 +59,12 @@ def test_a_row_of_the_table_comes_before_a_mixture() -> None:
 
 
 @pytest.mark.parametrize("name", ["fedprox+crafd", "proxfed+craft", "+craft", "craft+", "a+b+c"])
-def test_half_a_mixture_is_no_method(name: str) -> None:
+def test_half_a_mixture_is_not_a_method(name: str) -> None:
     with pytest.raises(InputError, match="such as fedprox\\+craft"):
         method(name)
 
 
-def test_a_rule_of_ones_own_goes_by_its_place(own_rule: str) -> None:
+def test_a_custom_rule_is_named_by_its_import_path(own_rule: str) -> None:
     assert type(fedcraft.aggregator(own_rule)).__name__ == "First"
     assert method(own_rule).local.name == "plain"
     assert method(own_rule).title == own_rule
@@ -125,7 +125,7 @@ def test_what_a_run_is_called_is_what_it_is_made_of(rule: str, server: dict[str,
 
 
 @pytest.mark.parametrize("place", ["mine:Craft", "mine:FedAvg", "mine:Adam"])
-def test_a_class_of_ones_own_is_not_taken_for_fedcrafts(place: str) -> None:
+def test_a_custom_class_is_not_taken_for_fedcrafts(place: str) -> None:
     for config in ({"method": place}, {"method": "fedavg", "aggregator": {"name": place}}):
         assert place in method_title(mixture_name(config["method"], config))
 
@@ -135,7 +135,7 @@ def test_labels_stay_as_they_are(label: str) -> None:
     assert method_title(label) == label
 
 
-def test_exchanged_parts_are_a_row_of_their_own(tmp_path: Path, own_rule: str) -> None:
+def test_exchanged_parts_are_a_separate_row(tmp_path: Path, own_rule: str) -> None:
     """CRAFT's numbers must not stand as FedProx's, nor a rule of one's own as FedAvg's."""
     common = {"dataset": "digits", "rounds": 1, "workers": 1, "executor": "serial"}
     chosen = [

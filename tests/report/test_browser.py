@@ -122,7 +122,7 @@ def test_a_method_can_be_switched_off_and_on(opened: Driver, page: str) -> None:
     assert_quiet(opened, page)
 
 
-def test_all_methods_off_is_no_error(opened: Driver, page: str) -> None:
+def test_all_methods_off_is_not_an_error(opened: Driver, page: str) -> None:
     for chip in opened.find_elements(By.CSS_SELECTOR, ".chip[data-method]"):
         chip.click()
     assert "No method is selected" in chart(opened, "convergence").text
@@ -246,7 +246,7 @@ def assert_fits(driver: Driver, width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [360, 390, 768, 1280])
-def test_nothing_sticks_out_and_no_label_lies_on_another(
+def test_nothing_sticks_out_and_no_label_covers_another(
     driver: Driver, page: str, width: int
 ) -> None:
     show(driver, page, width, "dark")

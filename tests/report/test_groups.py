@@ -131,7 +131,7 @@ def test_of_a_run_done_twice_the_longer_counts(make_run: MakeRun, tmp_path: Path
     assert [run.directory.name for run in problem.entries[0].runs] == ["whole"]
 
 
-def test_different_problems_are_kept_and_told_apart(make_run: MakeRun, tmp_path: Path) -> None:
+def test_different_problems_are_kept_and_distinguished(make_run: MakeRun, tmp_path: Path) -> None:
     make_run("a", dataset="femnist", model="mlp")
     make_run("b", clients=100)
     make_run("c", clients=30)

@@ -166,7 +166,7 @@ def test_not_a_number_becomes_a_gap(make_run: MakeRun, tmp_path: Path) -> None:
     assert "NaN" not in json.dumps(data_of(text))
 
 
-def test_the_choice_on_validation_data_is_told_beside_the_papers(
+def test_the_choice_on_validation_data_is_reported_beside_the_papers(
     make_run: MakeRun, tmp_path: Path
 ) -> None:
     make_run("a", client_lr=0.01, level=0.8, validation=0.5)
@@ -203,7 +203,7 @@ def test_the_page_tells_the_rounds_of_the_longest_method(make_run: MakeRun, tmp_
     assert "10 of 10 rounds" in page_of(tmp_path)
 
 
-def test_the_verdict_is_no_surer_than_the_numbers(make_run: MakeRun, tmp_path: Path) -> None:
+def test_the_verdict_is_not_surer_than_the_numbers(make_run: MakeRun, tmp_path: Path) -> None:
     make_run("a", method="fedavg", level=0.5)
     make_run("b", method="craft", level=0.7)
     assert "One seed each" in words(tmp_path)
@@ -222,7 +222,7 @@ def test_the_verdict_names_one_seed_of_the_best_two(make_run: MakeRun, tmp_path:
     assert "CRAFT has one seed: small gaps may be chance." in words(tmp_path)
 
 
-def test_seeds_to_come_are_told_and_not_counted(
+def test_seeds_to_come_are_reported_and_not_counted(
     make_run: MakeRun, plan_run: MakeRun, tmp_path: Path
 ) -> None:
     make_run("a", seed=0)
@@ -288,14 +288,14 @@ def ranked(make_run: MakeRun, folder: Path, means: list[float], worst: list[floa
         ),
     ],
 )
-def test_the_verdict_names_all_who_are_written_equal(
+def test_the_verdict_names_all_that_are_written_equal(
     make_run: MakeRun, tmp_path: Path, means: list[float], worst: list[float], first: str, then: str
 ) -> None:
     text = ranked(make_run, tmp_path, means, worst)
     assert text == f"{first} {then} One seed each: small gaps may be chance."
 
 
-def test_a_shared_best_mean_is_no_lead(make_run: MakeRun, tmp_path: Path) -> None:
+def test_a_shared_best_mean_is_not_a_lead(make_run: MakeRun, tmp_path: Path) -> None:
     for name in ("fedavg", "craft"):
         for seed in (0, 1):
             path = make_run(f"{name}{seed}", method=name, seed=seed)

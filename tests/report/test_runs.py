@@ -35,7 +35,7 @@ def test_a_run_named_twice_is_read_once(make_run: MakeRun, tmp_path: Path) -> No
 def test_nothing_found_says_where_it_looked(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no config\.toml was found .*" + tmp_path.name):
         load_runs(tmp_path)
-    with pytest.raises(DataError, match="is no folder"):
+    with pytest.raises(DataError, match="is not a folder"):
         load_runs(tmp_path / "absent")
     with pytest.raises(DataError, match="an empty list"):
         load_runs([])

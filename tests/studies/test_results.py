@@ -149,6 +149,6 @@ def test_missing_results_say_how_to_make_them(tmp_path: Path) -> None:
         from_results("table-femnist", tmp_path)
 
 
-def test_nothing_to_collect_is_told(tmp_path: Path) -> None:
+def test_nothing_to_collect_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="at least one finished run"):
         collect([], tmp_path)

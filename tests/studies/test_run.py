@@ -120,7 +120,7 @@ def test_configuration_is_written_whole_or_not_at_all(
     assert not (tmp_path / "b" / "config.toml").exists()
 
 
-def test_configuration_without_a_method_is_no_runs(tmp_path: Path) -> None:
+def test_configuration_without_a_method_is_not_a_run(tmp_path: Path) -> None:
     directory = prepare(fedcraft.Config.model_validate(TINY | {"method": "fedavg"}), tmp_path / "a")
     (directory / "config.toml").write_text("")
     accept(directory)
@@ -178,13 +178,13 @@ def test_folder_that_another_process_holds_is_left_as_it_is(tmp_path: Path) -> N
     lock.release()
 
 
-def test_too_many_rounds_are_told_as_any_wrong_key(tmp_path: Path) -> None:
+def test_too_many_rounds_are_reported_like_any_wrong_key(tmp_path: Path) -> None:
     directory = prepare(fedcraft.Config.model_validate(TINY), tmp_path / "a")
     with pytest.raises(ConfigError, match=r"rounds: expected a number of at most .* 99999999"):
         resume(directory, rounds=99_999_999)
 
 
-def test_runs_without_out_get_folders_of_their_own(
+def test_runs_without_out_get_separate_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -213,7 +213,7 @@ def test_plain_csv_reads_in_polars(tmp_path: Path) -> None:
     assert table.height == len(result.clients())
 
 
-def test_missing_table_is_told(tmp_path: Path) -> None:
+def test_missing_table_is_reported(tmp_path: Path) -> None:
     directory = prepare(fedcraft.Config.model_validate(TINY), tmp_path / "a")
     with pytest.raises(DataError, match="the run is new"):
         Run(directory).clients()
@@ -302,7 +302,7 @@ made = Net()
         ({"method": "fedrep", "model": "own_models:one_layer"}, "head.*the whole model"),
     ],
 )
-def test_model_that_cannot_be_trained_is_told_before_anything_is_written(
+def test_model_that_cannot_be_trained_is_reported_before_anything_is_written(
     given: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own_models.py").write_text(OWN_MODELS, encoding="utf-8")

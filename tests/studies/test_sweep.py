@@ -129,7 +129,7 @@ def test_sweep_results_are_frames(undisturbed: SweepResult) -> None:
     assert set(clients["method"]) == {"craft", "fedavg", "fedfv"}
 
 
-def test_missing_pandas_is_told_by_its_pip_command(
+def test_missing_pandas_is_reported_with_its_pip_command(
     undisturbed: SweepResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
@@ -138,7 +138,7 @@ def test_missing_pandas_is_told_by_its_pip_command(
             frame()
 
 
-def test_clients_of_a_sweep_without_a_finished_run_are_told_to_be_none(tmp_path: Path) -> None:
+def test_clients_of_a_sweep_without_a_finished_run_are_an_error(tmp_path: Path) -> None:
     placed = sweep(Plan(TINY, {"seed": [1, 2]}), out=tmp_path, runner=lambda *_: [])
     with pytest.raises(DataError, match="none of its 2 runs"):
         placed.clients()
@@ -155,7 +155,7 @@ def test_runs_of_a_sweep_use_one_process_each(undisturbed: SweepResult) -> None:
         assert (run.config.executor, run.config.workers) == ("serial", 1)
 
 
-def test_failure_is_told_and_the_others_are_done(tmp_path: Path) -> None:
+def test_failure_is_reported_and_the_others_are_done(tmp_path: Path) -> None:
     variants = [
         {"method": "fedavg", "client_lr": 900.0, "nonfinite": "raise"},
         {"method": "fedavg", "client_lr": 0.1},
@@ -181,7 +181,7 @@ def test_folder_that_is_another_run_now_is_refused(tmp_path: Path) -> None:
         assert told in str(caught.value)
 
 
-def test_a_run_is_no_folder_for_runs(undisturbed: SweepResult) -> None:
+def test_a_run_is_not_a_folder_for_runs(undisturbed: SweepResult) -> None:
     run = undisturbed.runs[0].directory
     before = sorted(run.iterdir())
     with pytest.raises(ConfigError, match=r"out: .* is a run itself"):
