@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from fedcraft import aggregator, method
-from fedcraft.aggregators.afl import IterateAverage
+from fedcraft.engine.model_average import ModelAverage
 from fedcraft.errors import InputError
 
 
 def _follow(case, relative_error, tolerance, **params):
     rule = aggregator("afl", gamma=case["gamma_lambda"], **params)
-    average = IterateAverage(torch.from_numpy(case["theta0"]))
+    average = ModelAverage("mean", torch.from_numpy(case["theta0"]))
     for record in case.rounds:
         step = rule.aggregate(record["updates"], losses=record["losses"], client_ids=record["ids"])
         assert relative_error(step.direction, record["agg"]) < tolerance
@@ -107,7 +107,7 @@ def test_an_id_beyond_the_known_clients_is_refused():
 
 def test_the_iterate_average_counts_the_start_only_if_given():
     one, three = torch.tensor([1.0]), torch.tensor([3.0])
-    without, counted = IterateAverage(), IterateAverage(one)
+    without, counted = ModelAverage("mean"), ModelAverage("mean", one)
     assert [float(without.update(theta)) for theta in (three, one)] == [3.0, 2.0]
     assert [float(counted.update(theta)) for theta in (three, three)] == [
         2.0,
@@ -116,7 +116,7 @@ def test_the_iterate_average_counts_the_start_only_if_given():
 
 
 def test_the_iterate_average_continues_from_its_state():
-    first, second = IterateAverage(), IterateAverage()
+    first, second = ModelAverage("mean"), ModelAverage("mean")
     for value in (1.0, 4.0):
         first.update(torch.tensor([value]))
     second.load_state_dict(first.state_dict())

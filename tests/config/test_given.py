@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedcraft.config.schema import Config
-from fedcraft.config.toml import commented_default, load_config, write_config
+from fedcraft.config.toml import commented_default, config_text, load_config
 from fedcraft.studies.compare import DEFAULT_GRID, comparison_plan
 from fedcraft.studies.plan import run_id
 from fedcraft.studies.sweep import _for_one_process
@@ -60,7 +60,7 @@ def test_changed_copy_keeps_what_was_set() -> None:
 
 def test_configuration_of_a_run_is_complete_and_stays(tmp_path: Path) -> None:
     config = Config(method="fedavg")
-    write_config(config, tmp_path / "config.toml")
+    (tmp_path / "config.toml").write_bytes(config_text(config))
     again = load_config(tmp_path)
     assert again.given() == config.values() == again.values()
     assert again.but(method="craft").server_lr == 1.0

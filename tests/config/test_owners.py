@@ -13,7 +13,7 @@ import pytest
 
 from fedcraft.config.build import build_federation
 from fedcraft.config.schema import Config
-from fedcraft.config.toml import load_config, write_config
+from fedcraft.config.toml import config_text, load_config
 from fedcraft.errors import ConfigError
 from fedcraft.studies.compare import comparison_plan
 from fedcraft.studies.plan import run_id
@@ -131,6 +131,6 @@ def test_table_without_the_column_is_told_with_the_configuration(tmp_path: Path)
 
 def test_table_that_is_gone_does_not_hide_an_old_result(tmp_path: Path) -> None:
     config = load_config(write_visits(tmp_path, 3))
-    write_config(config, tmp_path / "config.toml")
+    (tmp_path / "config.toml").write_bytes(config_text(config))
     Path(config.dataset).unlink()
     assert load_config(tmp_path, names=False) == config

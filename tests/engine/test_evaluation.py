@@ -14,9 +14,9 @@ from torch.nn.functional import cross_entropy
 
 from fedcraft.data import federate, load
 from fedcraft.engine import run
-from fedcraft.engine.loop import _summary
 from fedcraft.local import LocalObjective
 from fedcraft.methods import method
+from fedcraft.metrics.scores import summary
 from fedcraft.models.flat import FlatModel
 
 
@@ -127,10 +127,8 @@ def test_the_summary_weighs_losses_by_samples_and_accuracies_by_clients(
     federation, model, settings
 ):
     result = run(method("fedavg"), federation, model, settings(rounds=1))
-    summary = _summary(result.scores)
+    found = summary(result.scores)
     test = result.scores["test"]
 
-    assert summary["mean"] == pytest.approx(test.accuracy.mean())
-    assert summary["mean_weighted"] == pytest.approx(
-        np.average(test.accuracy, weights=test.samples)
-    )
+    assert found["mean"] == pytest.approx(test.accuracy.mean())
+    assert found["mean_weighted"] == pytest.approx(np.average(test.accuracy, weights=test.samples))

@@ -227,7 +227,7 @@ def test_a_state_too_large_to_be_sent_stays_in_a_serial_run(
     monkeypatch.setattr("fedcraft.engine.executors.job._STATE_FACTOR", 0)
 
     if executor == "processes":
-        with pytest.raises(ClientError, match=r"does not fit .* use executor='serial'"):
+        with pytest.raises(ClientError, match=r"exceeds the .* use executor='serial'"):
             run(method("ditto"), federation, model, choice)
     else:
         assert torch.equal(run(method("ditto"), federation, model, choice).vector, roomy.vector)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
 
-from fedcraft.aggregators.base import Aggregator, Outcome, State
+from fedcraft.aggregators.base import Aggregator, Outcome
 from fedcraft.aggregators.cohort import Cohort
 from fedcraft.errors import InputError, require
 from fedcraft.linalg import project_simplex, shares
@@ -35,7 +35,7 @@ class AFL(Aggregator):
     * ``indexing="position"`` gives lambda_i to the i-th row of a round, whichever client it is,
       as one released program does under sampling; the default keeps it with the client.
     * ``evaluate_average``: the method's output is the average of the iterates, see
-      ``IterateAverage``. The rule never sees theta: the round loop keeps the average.
+      ``engine.model_average``. The rule never sees theta: the round loop keeps the average.
     """
 
     needs = frozenset({"losses"})
@@ -90,36 +90,3 @@ class AFL(Aggregator):
         if old is None:
             return known + new, uniform
         return known + new, torch.cat([old * (len(known) / total), uniform[len(known) :]])
-
-
-class IterateAverage:
-    """The running mean of theta_1, theta_2, ...: AFL's output model.
-
-    With ``start=theta_0`` the start counts as one iterate (as in two released programs). Without
-    it the start does not count (the paper's average of the iterates, and a third program).
-
-    >>> average = IterateAverage()
-    >>> average.update(torch.tensor([1.0])), average.update(torch.tensor([3.0]))
-    (tensor([1.]), tensor([2.]))
-    """
-
-    def __init__(self, start: Tensor | None = None) -> None:
-        self.count = 0 if start is None else 1
-        self.mean = None if start is None else start.clone()
-
-    def update(self, theta: Tensor) -> Tensor:
-        """Count theta in and return the mean."""
-        self.count += 1
-        if self.mean is None:
-            self.mean = theta.clone()
-        else:
-            self.mean = self.mean + (theta - self.mean) / self.count
-        return self.mean
-
-    def state_dict(self) -> State:
-        """Return the mean and the number of iterates in it."""
-        return {"count": self.count, "mean": self.mean}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved mean."""
-        self.count, self.mean = int(state["count"]), state["mean"]

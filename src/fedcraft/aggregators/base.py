@@ -15,7 +15,7 @@ from fedcraft.aggregators.inputs import ArrayLike, Numbers, RoundInput, read_coh
 from fedcraft.aggregators.lengths import Length, length_factors
 from fedcraft.errors import InputError, StateError, require
 from fedcraft.linalg import Projection
-from fedcraft.updates import ClientId, Updates
+from fedcraft.updates import ClientId, RoundContext, Updates
 
 State = dict[str, Any]
 NonFinite = Literal["raise", "drop"]
@@ -95,6 +95,8 @@ class Aggregator(ABC):
         self.nonfinite = nonfinite
         self.certify = certify
         self.memory: State = {}
+        self.context: RoundContext | None = None
+        """The model, the round and the rates, while a round loop calls the rule."""
 
     @abstractmethod
     def direction(self, cohort: Cohort) -> Outcome:

@@ -22,14 +22,17 @@ from fedcraft.methods.method import PARTS
 from fedcraft.models.factory import find_model
 from fedcraft.registry import did_you_mean
 
+METHOD_KEYS = frozenset({"client_lr", "server_lr", "look_ahead"})
+"""The settings whose default follows from the method."""
 
-def rates_of(name: str) -> dict[str, float]:
-    """Return the rates a method starts from; nothing for an unknown name."""
+
+def rates_of(name: str) -> dict[str, Any]:
+    """Return the rates and the look-ahead of a method; nothing for an unknown name."""
     try:
         found = method(name)
     except FedcraftError:
         return {}
-    return {"client_lr": found.client_lr, "server_lr": found.server_lr}
+    return {key: getattr(found, key) for key in METHOD_KEYS}
 
 
 def check_method(name: str, tables: Mapping[str, Mapping[str, Any]]) -> None:

@@ -29,7 +29,6 @@ from fedcraft.methods import Method, Part, method
 from fedcraft.methods.method import PARTS, stable
 from fedcraft.server_optimizers import OPTIMIZERS, ServerOptimizer
 
-OBJECT_KEYS = ("dataset", "model", "method", *PARTS)
 _CUSTOM = "custom ("
 _FRAME = "frame"
 _NAMES = {path: name for table in (RULES, OBJECTIVES, OPTIMIZERS) for name, path in table.items()}
@@ -150,7 +149,7 @@ def _describe_model(keys: dict[str, Any], objects: Objects) -> None:
 def _describe_method(keys: dict[str, Any], objects: Objects) -> None:
     found = keys.get("method")
     if isinstance(found, Aggregator) or inspect.isclass(found):
-        _describe_rule(keys, objects)
+        _describe_rule(keys)
     elif isinstance(found, Method):
         keys["method"] = _known(found.name)
         if keys["method"] != found.name:
@@ -159,6 +158,7 @@ def _describe_method(keys: dict[str, Any], objects: Objects) -> None:
         keys |= {table: getattr(row, table) for table in PARTS}
         keys.setdefault("client_lr", row.client_lr)
         keys.setdefault("server_lr", row.server_lr)
+        keys.setdefault("look_ahead", row.look_ahead)
     elif not isinstance(found, str | None):
         raise ConfigError(
             f"method: expected a name, a Method or an aggregation rule, found {found!r}"
@@ -169,7 +169,7 @@ def _describe_method(keys: dict[str, Any], objects: Objects) -> None:
         objects["method"] = found
 
 
-def _describe_rule(keys: dict[str, Any], objects: Objects) -> None:
+def _describe_rule(keys: dict[str, Any]) -> None:
     """Put a rule in place of a method: behind the clients and rates of its method, or FedAvg's."""
     rule = keys["method"]
     name = _NAMES.get(_import_path(rule if inspect.isclass(rule) else type(rule)))

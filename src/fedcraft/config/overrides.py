@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from torch import nn
 
 from fedcraft.aggregators import Aggregator
 from fedcraft.config.schema import PartitionName, Tracking
-from fedcraft.config.settings import Device, ExecutorName, NonFinitePolicy, StartMethod
+from fedcraft.config.settings import (
+    Device,
+    ExecutorName,
+    ModelAverageName,
+    NonFinitePolicy,
+    Schedule,
+    StartMethod,
+)
 from fedcraft.methods import Method, Override
 from fedcraft.updates import BufferPolicy, Grouping
 
@@ -38,6 +45,9 @@ class TrainingKeys(TypedDict, total=False):
     """Settings that the simulator and a Flower federation share."""
 
     lr_decay: float
+    server_lr_schedule: Schedule
+    look_ahead: float | Literal["auto"] | None
+    model_average: ModelAverageName
     local_epochs: int
     batch_size: int
     seed: int

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from fedcraft.config.checks import check_dataset, check_method, check_model, rates_of
+from fedcraft.config.checks import METHOD_KEYS, check_dataset, check_method, check_model, rates_of
 from fedcraft.config.objects import Objects, check_storable, describe, is_custom, plain
 from fedcraft.config.paths import count_owners
 from fedcraft.config.settings import COHORT, Count, Seed, Settings, at_most
@@ -47,7 +47,7 @@ class Config(Settings):
 
     model_config = ConfigDict(title="fedcraft run")
     derived_keys: ClassVar[frozenset[str]] = frozenset(
-        {"client_lr", "server_lr", "clients_per_round", *_PARTITION_KEYS}
+        {*METHOD_KEYS, "clients_per_round", *_PARTITION_KEYS}
         | {key for keys in _BY_DATASET.values() for key in keys}
     )
 
@@ -182,7 +182,7 @@ def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
     return _cohort_of(filled.get("clients")) | filled
 
 
-def _rates(given: dict[str, Any]) -> dict[str, float]:
+def _rates(given: dict[str, Any]) -> dict[str, Any]:
     """Return the method's rates if they are needed: a custom rule is imported for them."""
     method = given.get("method", "craft")
     wanted = isinstance(method, str) and not {"client_lr", "server_lr"} <= given.keys()

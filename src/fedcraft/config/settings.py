@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -27,6 +28,9 @@ ExecutorName = Literal["auto", "serial", "processes", "vectorized", "ray"]
 NonFinitePolicy = Literal["raise", "drop", "stop"]
 StartMethod = Literal["auto", "fork", "forkserver", "spawn"]
 Device = Literal["auto", "cpu", "cuda"]
+ModelAverageName = Literal["none", "ema", "tail"]
+Schedule = Literal["constant", "linear", "cosine"]
+LookAhead = Annotated[float, Field(ge=0, le=10)] | Literal["auto"]
 
 Rate = Annotated[float, Field(gt=0, le=1000)]
 Share = Annotated[float, Field(gt=0, le=1)]
@@ -39,6 +43,12 @@ _IDENTITY = (
     "clients_per_round", "client_lr", "server_lr", "lr_decay", "local_epochs", "batch_size",
     "seed", "layers", "buffers", "dropout", "nonfinite",
 )  # fmt: skip
+_AS_BEFORE: dict[str, tuple[Any, ...]] = {
+    "server_lr_schedule": ("constant",),
+    "look_ahead": (None, 0.0),
+    "model_average": ("none",),
+}
+"""Keys that 0.1.0 did not have, with the values that change nothing."""
 
 
 class Settings(BaseModel):
@@ -70,6 +80,12 @@ class Settings(BaseModel):
     """Server learning rate eta_g, constant over the rounds; the method's default if left out."""
     lr_decay: Share = 0.999
     """Factor on the client rate from round to round."""
+    server_lr_schedule: Schedule = "constant"
+    """How the server rate falls to zero over the rounds: constant (not at all), linear, cosine."""
+    look_ahead: LookAhead | None = None
+    """Steps ahead of the model that clients start, or auto; the method's own if left out."""
+    model_average: ModelAverageName = "none"
+    """Which average of the iterates is evaluated and saved: none, ema, or tail (recommended)."""
     local_epochs: Count = 1
     """Passes of a client over its training part per round."""
     batch_size: Count = 50
@@ -175,7 +191,11 @@ class Settings(BaseModel):
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that a resumed run must share with the run it continues."""
-        return {name: getattr(self, name) for name in _IDENTITY}
+        newer = (key for key in _AS_BEFORE if changes_result(key, getattr(self, key)))
+        return {name: getattr(self, name) for name in (*_IDENTITY, *newer)}
+            *(key for key in _AS_BEFORE if changes_result(key, getattr(self, key))),
+        ]
+        return {name: getattr(self, name) for name in named}
 
     def client_lr_at(self, round_index: int) -> float:
         """Return eta_l of round t = 0, 1, ...: ``client_lr * lr_decay ** max(t - 1, 0)``.
@@ -183,6 +203,13 @@ class Settings(BaseModel):
         It starts to fall at t = 2, as in the released code.
         """
         return self.client_lr * self.lr_decay ** max(round_index - 1, 0)
+
+    def server_rate_at(self, round_index: int) -> float:
+        """Return the factor on the server rate in round t = 0, 1, ..., 1 at first."""
+        passed = round_index / self.rounds
+        if self.server_lr_schedule == "linear":
+            return 1 - passed
+        return (1 + math.cos(math.pi * passed)) / 2 if self.server_lr_schedule == "cosine" else 1.0
 
     def evaluates(self, round_number: int) -> bool:
         """Tell whether all clients are evaluated after ``round_number`` aggregations."""
@@ -201,6 +228,11 @@ class Settings(BaseModel):
     def worker_count(self) -> int:
         """Number of processes to use: as asked, or one per core this process may run on."""
         return self.workers or usable_cores()
+
+
+def changes_result(key: str, value: Any) -> bool:
+    """Tell whether a key counts in a run's name: newer keys do not while they change nothing."""
+    return value not in _AS_BEFORE.get(key, ())
 
 
 def usable_cores() -> int:

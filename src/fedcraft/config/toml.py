@@ -11,7 +11,6 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from fedcraft.atomic import write_atomically
 from fedcraft.config.messages import COMMAND_LINE as COMMAND_LINE
 from fedcraft.config.messages import config_error
 from fedcraft.config.paths import at_home, lasting_root
@@ -114,12 +113,6 @@ def config_text(config: Config) -> bytes:
     """Return config.toml of a run: every key that has a value, to repeat the run anywhere."""
     root = lasting_root(config.dataset, config.data_root)
     return to_toml(config.values() | ({} if root is None else {"data_root": root})).encode()
-
-
-def write_config(config: Config, path: Path) -> Path:
-    """Write config.toml atomically: half a file would be the configuration of another run."""
-    write_atomically(path, config_text(config))
-    return path
 
 
 def commented_default() -> str:

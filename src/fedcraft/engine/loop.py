@@ -70,9 +70,12 @@ class Loop:
 
     def evaluate(self) -> dict[str, Scores]:
         """Score all clients with the present model; nothing is written."""
-        self.clients.broadcast(self.server.output, self.server.buffers)
+        return self._evaluate(self.server.output, self._splits())
+
+    def _evaluate(self, model: Tensor, splits: tuple[str, ...]) -> dict[str, Scores]:
+        self.clients.broadcast(model, self.server.buffers)
         lr = self.settings.client_lr_at(self.round)
-        return self.clients.evaluate(self.states, self._splits(), self.round, lr)
+        return self.clients.evaluate(self.states, splits, self.round, lr)
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that a resumed run needs besides the tables."""
@@ -135,7 +138,7 @@ class Loop:
     def _train(self, clients: np.ndarray[Any, Any], lr: float) -> tuple[CohortUpdates, list[int]]:
         self._require_clients(len(clients))
         with self._meter.phase("train"):
-            self.clients.broadcast(self.server.theta, self.server.buffers)
+            self.clients.broadcast(self.server.start, self.server.buffers)
             trained = self.clients.train(
                 clients,
                 self.states,
@@ -168,7 +171,7 @@ class Loop:
             return losses
 
         with self._meter.phase("aggregate"):
-            step = self.server.step(trained, lr, losses_at)
+            step = self.server.step(trained, self.round, lr, losses_at)
             for client, state in zip(trained.clients.tolist(), trained.states, strict=True):
                 if state is not None:
                     self.states.put(client, state, self.round + 1)
@@ -199,6 +202,9 @@ class Loop:
         with self._meter.phase("evaluate"):
             scores = self.evaluate()
             row["evaluation"] = summary(scores)
+            if self.settings.model_average != "none":
+                last = self._evaluate(self.server.theta, ("test", "validation"))
+                row["evaluation_last"] = summary(last)
         self.writer.add_scores(self.round, scores)
         self.callback.on_evaluate(self.round, scores)
 

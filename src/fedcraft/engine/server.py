@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from fedcraft.aggregators import Aggregator, Certificate
-from fedcraft.aggregators.afl import IterateAverage
+from fedcraft.config.settings import Settings
 from fedcraft.engine.client_manager import CohortUpdates
+from fedcraft.engine.model_average import AverageKind, ModelAverage
 from fedcraft.errors import NonFiniteError
 from fedcraft.server_optimizers import ServerOptimizer
-from fedcraft.updates import BufferPolicy, Layout, merge_buffers
+from fedcraft.updates import Layout, RoundContext, merge_buffers
 
 LossesAt = Callable[[Tensor, Sequence[int]], Sequence[float]]
 
@@ -30,9 +31,11 @@ class ServerStep:
 
 
 class Server:
-    """theta, the aggregator and the optimiser, and for AFL the average of the iterates.
+    """theta, the aggregator and the optimiser, and the average of the iterates where one is kept.
 
-    A round that fails leaves all of them as they were.
+    With a look-ahead lambda, clients start from theta_t - lambda step_t, where the next step is
+    likely to lead (Nesterov's idea), and theta_t is evaluated and saved. A round that fails leaves
+    everything as it was.
     """
 
     def __init__(
@@ -41,15 +44,14 @@ class Server:
         optimizer: ServerOptimizer,
         theta: Tensor,
         layout: Layout,
-        *,
+        settings: Settings,
         buffers: dict[str, Tensor] | None = None,
-        buffer_policy: BufferPolicy = "mean",
     ) -> None:
         self.aggregator, self.optimizer, self.layout = aggregator, optimizer, layout
-        self.theta, self.buffers = theta, buffers
-        self._buffer_policy = buffer_policy
-        averages = getattr(aggregator, "evaluate_average", False)
-        self.average = IterateAverage() if averages else None
+        self.theta, self.buffers, self.settings = theta, buffers, settings
+        self.ahead: Tensor | None = None  # lambda step_t
+        kind = _average_kind(settings, aggregator)
+        self.average = None if kind is None else ModelAverage(kind)
 
     @property
     def wants_losses(self) -> bool:
@@ -58,26 +60,38 @@ class Server:
 
     @property
     def output(self) -> Tensor:
-        """The model that is evaluated: theta, or the average of the iterates (AFL)."""
+        """The model that is evaluated and saved: theta, or the average of the iterates."""
         if self.average is None or self.average.mean is None:
-            return self.theta
+            return self.optimizer.evaluated(self.theta)
         return self.average.mean
+
+    @property
+    def start(self) -> Tensor:
+        """The model that clients receive: theta, or the look-ahead from it."""
+        return self.theta if self.ahead is None else self.theta - self.ahead
 
     @property
     def averaged(self) -> dict[str, Tensor]:
         """The buffers into which those of the clients are averaged."""
-        return self.buffers or {} if self._buffer_policy == "mean" else {}
+        return self.buffers or {} if self.settings.buffers == "mean" else {}
 
-    def step(self, trained: CohortUpdates, client_lr: float, losses_at: LossesAt) -> ServerStep:
-        """Aggregate a cohort and move theta: theta_{t+1} = theta_t - step."""
+    def step(
+        self, trained: CohortUpdates, index: int, client_lr: float, losses_at: LossesAt
+    ) -> ServerStep:
+        """Aggregate the cohort of round ``index`` and move theta: theta_{t+1} = theta_t - step."""
         before = self.snapshot()
+        server_lr = self.optimizer.lr * self.settings.server_rate_at(index)
+        context = RoundContext(self.start, index, self.settings.rounds, client_lr, server_lr)
+        self.aggregator.context = self.optimizer.context = context
         try:
-            return self._step(trained, client_lr, losses_at)
+            return self._step(trained, context, losses_at)
         except BaseException:
             self.restore(before)
             raise
 
-    def _step(self, trained: CohortUpdates, client_lr: float, losses_at: LossesAt) -> ServerStep:
+    def _step(
+        self, trained: CohortUpdates, context: RoundContext, losses_at: LossesAt
+    ) -> ServerStep:
         outcome = self.aggregator.aggregate(
             trained.updates,
             weights=trained.column("samples"),
@@ -85,30 +99,37 @@ class Server:
             client_ids=trained.clients.tolist(),
             losses=trained.column("loss") if trained.with_losses else None,
             steps=trained.column("steps"),
-            client_lr=client_lr,
+            client_lr=context.client_lr,
         )
         direction: Tensor = outcome.direction
         length = self._search(direction, losses_at)
         if length is not None:
             direction = direction * (length / self.optimizer.lr)
         step = self.optimizer.step(direction)
+        if self.settings.server_lr_schedule != "constant":
+            step = step * self.settings.server_rate_at(context.index)
         norm = float(torch.linalg.vector_norm(step))
         if not np.isfinite(norm):
             raise NonFiniteError(
                 f"the server's step is not finite (norm {norm}); a smaller server_lr or client_lr "
                 "usually helps"
             )
-        self._move(step, trained)
+        self._move(step, self._look_ahead(outcome.look_ahead), trained)
         return ServerStep(outcome.certificate, norm, length)
 
-    def _move(self, step: Tensor, trained: CohortUpdates) -> None:
+    def _look_ahead(self, advised: float) -> float:
+        wanted = self.settings.look_ahead
+        return advised if wanted == "auto" else float(wanted or 0)
+
+    def _move(self, step: Tensor, look_ahead: float, trained: CohortUpdates) -> None:
         self.theta = self.theta - step
+        self.ahead = look_ahead * step if look_ahead else None
         if self.average is not None:
             self.average.update(self.theta)
         sent = [buffers for buffers in trained.buffers if buffers is not None]
         if self.buffers is not None and sent:
             weights = trained.column("samples").tolist()
-            self.buffers = merge_buffers(self.buffers, sent, weights, self._buffer_policy)
+            self.buffers = merge_buffers(self.buffers, sent, weights, self.settings.buffers)
 
     def _search(self, direction: Tensor, losses_at: LossesAt) -> float | None:
         """Let a rule with a line search evaluate losses along its direction."""
@@ -117,7 +138,7 @@ class Server:
             return None
 
         def losses(length: float) -> Sequence[float]:
-            return losses_at(self.theta - length * direction, rule.searched_clients)
+            return losses_at(self.start - length * direction, rule.searched_clients)
 
         found: float = rule.line_search(losses, self.optimizer.lr)
         return found
@@ -126,6 +147,7 @@ class Server:
         """Return everything the next round depends on."""
         return {
             "theta": self.theta,
+            "ahead": self.ahead,
             "buffers": self.buffers,
             "aggregator": self.aggregator.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -135,6 +157,7 @@ class Server:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state."""
         self.theta, self.buffers = state["theta"], state["buffers"]
+        self.ahead = state.get("ahead")  # 0.1.0 had none
         self.aggregator.load_state_dict(state["aggregator"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self.average is not None:
@@ -144,12 +167,19 @@ class Server:
         """Return everything that a step changes, for :meth:`restore`."""
         average = None if self.average is None else self.average.state_dict()
         states = self.aggregator.state_dict(), self.optimizer.state_dict(), average
-        return (self.theta, self.buffers, *states)
+        return (self.theta, self.ahead, self.buffers, *states)
 
     def restore(self, before: tuple[Any, ...]) -> None:
         """Undo all changes since a snapshot."""
-        self.theta, self.buffers, aggregator, optimizer, average = before
+        self.theta, self.ahead, self.buffers, aggregator, optimizer, average = before
         self.aggregator.load_state_dict(aggregator)
         self.optimizer.load_state_dict(optimizer)
         if self.average is not None:
             self.average.load_state_dict(average)
+
+
+def _average_kind(settings: Settings, aggregator: Aggregator) -> AverageKind | None:
+    """The average that the settings ask for, or else the one that is part of the rule (AFL)."""
+    if settings.model_average != "none":
+        return settings.model_average
+    return "mean" if getattr(aggregator, "evaluate_average", False) else None

@@ -98,6 +98,8 @@ class _Setup:
         client_data: DataSource,
         config: ConfigText | None,
     ) -> None:
+        if settings.look_ahead is None:
+            settings = settings.but(look_ahead=method.look_ahead)
         self.settings, self.federation, self.config = settings, federation, config
         self.objective, self.aggregator, self.optimizer = method.build(settings.server_lr)
         parts = {"local": method.local, "aggregator": method.aggregator, "server": method.server}
@@ -169,8 +171,8 @@ class _Setup:
             self.optimizer,
             self.theta,
             self.layout,
-            buffers=self.buffers,
-            buffer_policy=self.settings.buffers,
+            self.settings,
+            self.buffers,
         )
         clients = ClientManager(
             self.job, workspace, executor, side_by_side=self.executor == "vectorized"

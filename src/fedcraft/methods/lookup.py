@@ -129,8 +129,10 @@ def _listed(name: str) -> Method | None:
 def _mixed(clients: Method, server: str) -> Method | None:
     """Put a server (a method, a rule, an optimiser) behind a method's clients."""
     other = _listed(server)
+    ahead = clients.look_ahead
     if other is not None:
         rule, optimizer, rate = other.aggregator, other.server, other.server_lr
+        ahead = other.look_ahead
         server, title = other.name, other.title
     elif server in RULES or ":" in server:
         rule, optimizer, rate = Part(server), clients.server, clients.server_lr
@@ -148,4 +150,5 @@ def _mixed(clients: Method, server: str) -> Method | None:
         aggregator=rule,
         server=optimizer,
         server_lr=rate,
+        look_ahead=ahead,
     )

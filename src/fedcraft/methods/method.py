@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NoReturn, TypedDict, Unpack
+from typing import Any, Literal, NoReturn, TypedDict, Unpack
 
 from fedcraft.aggregators import Aggregator, aggregator
 from fedcraft.errors import InputError, require, require_numbers
@@ -81,8 +81,9 @@ class Changes(TypedDict, total=False):
 class Method:
     """A federated method as a row of a table: only names and numbers.
 
-    ``client_lr`` and ``server_lr`` are rates to start from, not tuned ones. ``in_paper`` says
-    whether the CRAFT paper's experiments show it.
+    ``client_lr`` and ``server_lr`` are rates to start from, not tuned ones. ``look_ahead`` is how
+    many steps ahead of the model clients start, ``"auto"`` as many as the rule advises.
+    ``in_paper`` says whether the CRAFT paper's experiments show it.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Method:
     server: Part = Part("sgd")
     client_lr: float = 0.05
     server_lr: float = 1.0
+    look_ahead: float | Literal["auto"] = 0.0
     in_paper: bool = True
 
     def build(

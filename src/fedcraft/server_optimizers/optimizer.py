@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedcraft.errors import InputError, NonFiniteError, StateError, require
-from fedcraft.updates import float_tensor
+from fedcraft.updates import RoundContext, float_tensor
 
 State = dict[str, Any]
 Direction = Tensor | npt.NDArray[np.floating]
@@ -32,10 +32,16 @@ class ServerOptimizer(ABC):
         require(np.isfinite(lr) and lr > 0, "lr", "a positive number", lr)
         self.lr = float(lr)
         self.memory: State = {}
+        self.context: RoundContext | None = None
+        """The model, the round and the rates, while a round loop calls the optimiser."""
 
     @abstractmethod
     def displacement(self, direction: Tensor) -> Tensor:
         """Return the step for a checked direction."""
+
+    def evaluated(self, theta: Tensor) -> Tensor:
+        """Return the model to evaluate and save after a round: theta, unless overridden."""
+        return theta
 
     def step(self, direction: Direction) -> Any:
         """Return the step to subtract from theta, in the kind and dtype of ``direction``.

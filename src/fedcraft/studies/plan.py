@@ -15,6 +15,7 @@ from fedcraft.config.messages import show
 from fedcraft.config.objects import plain
 from fedcraft.config.paths import at_home
 from fedcraft.config.schema import MACHINE_KEYS, Config
+from fedcraft.config.settings import changes_result
 from fedcraft.config.toml import checked, merged, origins, read_toml
 from fedcraft.errors import ConfigError
 from fedcraft.runs.problems import flatten
@@ -115,6 +116,10 @@ def run_id(config: Config) -> str:
 
     Workers, checkpoints and folders do not count.
     """
-    counted = {key: value for key, value in config.values().items() if key not in MACHINE_KEYS}
+    counted = {
+        key: value
+        for key, value in config.values().items()
+        if key not in MACHINE_KEYS and changes_result(key, value)
+    }
     digest = hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:10]
     return f"{re.sub(r'[^a-z0-9]+', '-', config.name.lower()).strip('-') or 'run'}-{digest}"

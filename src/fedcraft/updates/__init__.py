@@ -3,6 +3,7 @@
 from fedcraft.updates.buffers import BufferPolicy, merge_buffers
 from fedcraft.updates.layout import Grouping, Layer, Layout, TensorSlot
 from fedcraft.updates.reading import float_tensor, numbers, whole_number
+from fedcraft.updates.round_context import RoundContext
 from fedcraft.updates.updates import ClientId, Updates, as_layout
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Grouping",
     "Layer",
     "Layout",
+    "RoundContext",
     "TensorSlot",
     "Updates",
     "as_layout",

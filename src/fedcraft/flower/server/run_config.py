@@ -19,9 +19,7 @@ from fedcraft.runs.writer import NullWriter, open_writer
 
 FEDERATION = "federation"  # in place of a data set's name: the server never sees the data
 _MARKS = ("config.toml", "status.json", "checkpoints")
-_RECORDED = (
-    "client_lr", "server_lr", "lr_decay", "local_epochs", "batch_size", "seed", "layers", "buffers",
-)  # fmt: skip
+_NOT_SENT = ("clients_per_round", "dropout", "nonfinite")  # what only the simulator has
 _SENT = {
     keys.LR: "client_lr",
     keys.EPOCHS: "local_epochs",
@@ -48,7 +46,7 @@ def settings_of(method: Method, clients_per_round: int, training: TrainingKeys) 
         client_lr=method.client_lr,
         server_lr=method.server_lr,
         checkpoint_minutes=0,
-        **cast(dict[str, Any], {**_DEFAULTS, **training}),
+        **cast(dict[str, Any], {**_DEFAULTS, "look_ahead": method.look_ahead, **training}),
     )
 
 
@@ -67,7 +65,7 @@ def recorded_config(
             "method": method.name,
             "dataset": FEDERATION,
             "rounds": settings.rounds,
-            **{name: getattr(settings, name) for name in _RECORDED},
+            **{key: value for key, value in settings.identity().items() if key not in _NOT_SENT},
             **sent,
             **others,
             "train_config": train_config,

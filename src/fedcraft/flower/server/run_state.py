@@ -50,8 +50,8 @@ class RunState:
             optimizer,
             self.wire.flatten(record),
             self.wire.layout,
-            buffers=self._buffers(record),
-            buffer_policy=settings.buffers,
+            settings,
+            self._buffers(record),
         )
         needs = [_NEEDS[name] for name in sorted(aggregator.needs) if name in _NEEDS]
         self.updates = UpdateMatrix(self.wire, weight_key=weight_key, needs=needs, longest=longest)
@@ -70,25 +70,26 @@ class RunState:
     def adopt(self, record: ArrayRecord) -> None:
         """Continue from a model that other code has changed, such as a wrapping strategy."""
         if record is not self.record:
-            self.server.theta = self.wire.flatten(record)
+            self.server.theta, self.server.ahead = self.wire.flatten(record), None
             self.server.buffers = self._buffers(record)
             self.record = record
 
     def aggregate(self, round_number: int, losses_at: LossesAt) -> None:
         """Aggregate the accepted replies and move the model."""
-        self.step = self.server.step(self.updates.trained(), self.client_lr, losses_at)
-        self.record = self.pack(self.server.theta)
+        trained, index = self.updates.trained(), round_number - 1
+        self.step = self.server.step(trained, index, self.client_lr, losses_at)
+        self.record = self.pack(self.server.start)
         self.last.update({reply.client: round_number for reply in self.updates.accepted})
 
     @property
     def sent(self) -> Tensor:
         """The model as clients receive it: rounded if its arrays have fewer digits than theta."""
-        return self.server.theta if self.wire.exact else self.wire.flatten(self.record)
+        return self.server.start if self.wire.exact else self.wire.flatten(self.record)
 
     @property
     def output(self) -> ArrayRecord:
-        """The model that is evaluated: theta, or the average of the iterates (AFL)."""
-        same = self.server.output is self.server.theta
+        """The model that is evaluated: theta, or the average of the iterates."""
+        same = self.server.output is self.server.start
         return self.record if same else self.pack(self.server.output)
 
     def pack(self, theta: Tensor) -> ArrayRecord:
@@ -150,7 +151,7 @@ class RunState:
         for name in _HISTORY:
             history = state["history"][name].items()
             getattr(self.result, name).update({n: MetricRecord(dict(m)) for n, m in history})
-        self.record = self.result.arrays = self.pack(self.server.theta)
+        self.record = self.result.arrays = self.pack(self.server.start)
 
     def _buffers(self, record: ArrayRecord) -> dict[str, Tensor] | None:
         return self.wire.read_buffers(record, self.wire.buffers) or None
