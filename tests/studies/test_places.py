@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedcraft.config.schema import Config
-from fedcraft.config.toml import load_config, write_config
+from fedcraft.config.toml import config_text, load_config
 from fedcraft.runs import Run
 from fedcraft.studies.plan import Plan, run_id
 from fedcraft.studies.results import collect
@@ -70,9 +70,9 @@ def test_owners_are_counted_in_the_table_of_the_data_root(elsewhere: Path) -> No
 
 
 def test_relative_folder_of_data_is_written_as_it_is_from_everywhere(elsewhere: Path) -> None:
-    write_config(Config(data_root="data"), Path("config.toml"))
+    Path("config.toml").write_bytes(config_text(Config(data_root="data")))
     assert load_config("config.toml").data_root == str(Path("data").absolute())
-    write_config(Config(), Path("config.toml"))
+    Path("config.toml").write_bytes(config_text(Config()))
     assert load_config("config.toml").data_root is None
 
 
