@@ -193,9 +193,6 @@ class Settings(BaseModel):
         """Return the settings that a resumed run must share with the run it continues."""
         newer = (key for key in _AS_BEFORE if changes_result(key, getattr(self, key)))
         return {name: getattr(self, name) for name in (*_IDENTITY, *newer)}
-            *(key for key in _AS_BEFORE if changes_result(key, getattr(self, key))),
-        ]
-        return {name: getattr(self, name) for name in named}
 
     def client_lr_at(self, round_index: int) -> float:
         """Return eta_l of round t = 0, 1, ...: ``client_lr * lr_decay ** max(t - 1, 0)``.
