@@ -17,7 +17,6 @@ from fedcraft.cluster import serialization
 from fedcraft.cluster.ray_executor import _Phase, _Task
 from fedcraft.cluster.ray_worker import RayWorker
 from fedcraft.data import federate, load
-from fedcraft.engine import WorkerError
 from fedcraft.engine.executors.job import SPLITS, Command, Job, Workspace
 from fedcraft.engine.executors.units import UnitFailure, UnitRunner
 from fedcraft.local import local_objective
@@ -201,11 +200,3 @@ def test_units_of_a_lost_task_come_first_again():
     lost = _Task(None, left.take(1, 1) + left.take(1, 1))
     left.repeat(lost, RuntimeError("gone"))
     assert list(left.waiting) == [0, 1, 2, 3, 4, 5]
-
-
-def test_a_unit_that_keeps_killing_its_workers_is_an_error():
-    left = phase(2)
-    for _ in range(3):
-        left.repeat(_Task(None, [left.waiting.popleft()]), RuntimeError("gone"))
-    with pytest.raises(WorkerError, match="4 workers were lost over the same unit"):
-        left.repeat(_Task(None, [left.waiting.popleft()]), RuntimeError("gone"))
