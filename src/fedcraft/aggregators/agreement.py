@@ -1,4 +1,4 @@
-"""How far the clients of a round agree, layer by layer, and what CRAFT makes of it.
+"""How far the clients of a round agree, layer by layer, and how CRAFT uses it.
 
 With K = U U^T over the active clients, v their shares and u = U^T v the mean of the unit updates:
 
@@ -9,14 +9,14 @@ With K = U U^T over the active clients, v their shares and u = U^T v the mean of
   that are as orthogonal as noise, 1 for clients that send the same direction. (Spearman and Brown's
   formula gives the same R for the reliability of a mean.)
 * ``persistence``: p = cos(u, r) with the last step r. Below zero the clients pull back: the last
-  step went too far, and what they agree on is mostly that.
+  step went too far, and the clients mostly agree on that.
 
-Memory and fresh agreement are weighed by these two numbers alone (``craft-auto``):
+These two numbers decide between memory and new agreement (``craft-auto``):
 
 * the targets follow u with f = R (1 + min(p, 0)): as far as the mean can be relied on, and less
   where it only undoes the last step;
-* the reference counts mu = 0.9 (1 - R max(p, 0)): memory gives way where a reliable mean already
-  points where the last step went, because then the mean is the better of the two;
+* the reference has the weight mu = 0.9 (1 - R max(p, 0)): less where a reliable mean has the
+  direction of the last step, because then the mean is the better of the two;
 * clients start lambda = 1 - R (mean over the layers) steps ahead.
 """
 

@@ -22,8 +22,8 @@ TargetName = Literal["data", "uniform", "agreement"]
 Automatic = Literal["auto"]
 Target = TargetName | Callable[[Cohort], Tensor]
 ReferenceKind = Literal["previous", "none", "moving_average"]
-# Rounds of real training need corrections of at most three times ||rho - U r||; ten clients of
-# which two nearly coincide and want different things would need thousands.
+# Real training needs corrections of at most three times ||rho - U r||; ten clients, two of which
+# nearly coincide but have different targets, would need thousands.
 GAIN = 30.0
 _TINY = torch.finfo(torch.float64).tiny
 
@@ -56,7 +56,7 @@ class Craft(Aggregator):
     * ``released_code=True`` does what the authors' code does where it differs: eps = tau = 0, the
       cut-off of ``torch.linalg.pinv``, which grows with the layer's size, no limit unless ``clip``
       is a number, a layer with one usable client takes that client's raw update, one with none
-      stays put.
+      does not move.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Craft(Aggregator):
         return replace(offset, scale=self._unit_factors(offset.lengths))
 
     def _agreement(self, cohort: Cohort, r: Offset) -> Agreement | None:
-        """How far the clients agree, where anything depends on it."""
+        """How far the clients agree, if an option needs it."""
         if self.target != "agreement" and self.reference_weight != "auto":
             return None
         units = UnitRows.of(cohort.grams, self.tau, self.eps)
@@ -190,7 +190,7 @@ class Craft(Aggregator):
         """Shorten every layer that is longer than ``clip``."""
         if self.clip is None or isinstance(self.clip, str):
             return outcome
-        # Measured: the square from products is rough where clients cancel.
+        # Measured: the square from products is inexact where clients cancel.
         lengths = cohort.lengths(outcome.direction)
         shrink = (self.clip / lengths.clamp(min=_TINY)).clamp(max=1)
         return outcome.scaled(cohort, shrink)
@@ -216,7 +216,7 @@ def _share(value: object) -> bool:
 def _as_released(
     delta: Combination, projection: Projection, usable: Tensor
 ) -> tuple[Combination, Projection]:
-    """Where one client is usable take its raw update, where none is stay put."""
+    """Where one client is usable take its raw update, where none is do not move."""
     single = usable == 1
     raw = projection.active.to(torch.float64)
     delta = replace(

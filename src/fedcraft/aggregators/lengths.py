@@ -1,14 +1,14 @@
-"""How long a direction is: the lengths that every rule can take.
+"""The lengths of a direction that every rule offers.
 
-A rule has a length of its own, which for CRAFT and ConFIG depends on nothing but angles: then the
-server rate alone sets the step, and has to be searched. With a length that comes from the clients'
-updates, ``server_lr = 1`` means what it means in FedAvg, and steps shrink with the client rate and
-near the optimum by themselves. With a^q = sum_i w_i g_i^q, every layer g^q is scaled to
+The default length is that of the rule. For CRAFT and ConFIG it depends only on angles, so the
+server rate alone determines the step and must be tuned. With a length from the clients' updates,
+``server_lr = 1`` means the same as in FedAvg, and steps shrink automatically with the client rate
+and near the optimum. With a^q = sum_i w_i g_i^q, every layer g^q is scaled to
 
 * ``unit``: 1.
 * ``average``: ||a^q||, the length of FedAvg's step.
 * ``clipped_average``: ||sum_i w_i c_i g_i^q|| with c_i = min(1, 3 median_j ||g_j^q|| / ||g_i^q||).
-  One client whose training blew up, or that lies, sets a^q's length; here it cannot.
+  Otherwise one client that diverges or lies could determine the length of a^q.
 * ``progress``: ||a^q||^2 / <g^q, a^q>, so that the step goes as far along a as FedAvg's does, but
   at most 1.5 ||a^q||.
 """
@@ -24,7 +24,7 @@ from fedcraft.aggregators.cohort import Cohort, Vector
 
 Length = Literal["own", "unit", "average", "clipped_average", "progress"]
 
-_LONGEST_ROW = 3.0  # times the median: honest clients with more data take longer ways, too
+_LONGEST_ROW = 3.0  # times the median: honest clients with more data also have longer updates
 _LONGEST_PROGRESS = 1.5
 _TINY = torch.finfo(torch.float64).tiny
 

@@ -1,4 +1,4 @@
-"""What :func:`fedcraft.engine.run` returns: the model and its scores, also without a directory."""
+"""The result of :func:`fedcraft.engine.run`: the model and its scores."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class TrainedModel:
 
     ``vector`` is the flat model that was evaluated (the average of the iterates for AFL),
     ``tensors`` the same by parameter name, buffers included. ``metrics`` are the records of
-    metrics.jsonl, ``scores`` the last evaluation of every client by split, ``client_names`` what
-    the owners behind the clients are called, if the data name any.
+    metrics.jsonl, ``scores`` the last evaluation of every client by split, ``client_names`` the
+    names of the owners behind the clients, if the data have any.
     """
 
     state: str

@@ -36,9 +36,9 @@ from fedcraft.linalg.pseudo_inverse import (
 
 Constraint = Literal["equal", "at_least"]
 # The cut-off of ``torch.linalg.pinv`` grows with the layer: in float32 it is 4e-3 of the largest
-# singular value for 37,000 coordinates, where a hundred clients that mostly agree have smaller ones
-# of their own, and from 2^23 on it drops everybody. Rounding does not grow so: rows are rounded
-# number by number. The price of the smaller cut-off are longer steps, up to its inverse.
+# singular value for 37,000 coordinates, where a hundred clients that mostly agree have smaller
+# ones, and from 2^23 coordinates on it drops all of them. Rounding does not grow so: rows are
+# rounded number by number. The smaller cut-off allows longer steps, up to its inverse.
 WIDEST = 1024
 
 
@@ -57,7 +57,7 @@ class UnitRows:
         active = (norms >= tau) & (norms > 0)
         scale = torch.where(active, 1 / (norms + eps).clamp(min=torch.finfo(norms.dtype).tiny), 0)
         kernel = grams * scale.unsqueeze(-1) * scale.unsqueeze(-2)
-        # An inactive row becomes an equation c_i = 0 of its own, so all layers keep the same size.
+        # An inactive row becomes the separate equation c_i = 0, so all layers keep the same size.
         return cls(active, scale, kernel + torch.diag_embed((~active).to(kernel.dtype)))
 
     def renormalised(self, targets: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ def project(
 
     ``grams`` (Q, m, m) are X_q X_q^T in float64, ``targets`` (m,) or (Q, m) are rho, and
     ``reference_dots`` (Q, m) are <x_i^q, r^q>, zero if left out. Rows shorter than ``tau`` get no
-    constraint and, if ``renormalise``, their targets are shared out among the others. Where the
+    constraint and, if ``renormalise``, their targets are divided among the others. Where the
     targets cannot be met together, ``equal`` gives least squares and ``at_least`` the least
     violation.
 
@@ -181,7 +181,7 @@ def _one_sided(kernel: Tensor, gap: Tensor, active: Tensor, trusted: Tensor) -> 
 
 @dataclass(frozen=True)
 class _Layer:
-    """One layer's problem on its active rows, where the Gram matrix at hand is too rough."""
+    """One layer's problem on its active rows, where the given Gram matrix is too inexact."""
 
     scale: Tensor  # (k,): the diagonal of D
     gap: Tensor  # (k,): rho - U r

@@ -1,4 +1,4 @@
-"""What a run directory says about its run: the machine, the split of the data, names and labels."""
+"""The files that describe a run: the machine, the split of the data, names and labels."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def environment() -> dict[str, Any]:
 
 
 def _arithmetic() -> str:
-    """Return a digest of some products and sums: it shows a processor that rounds differently."""
+    """Return a digest of some products and sums, to detect a processor that rounds differently."""
     rows = torch.randn(64, 1024, generator=torch.Generator().manual_seed(0))
     images = rows.view(8, 8, 32, 32)
     results = (rows @ rows.T, functional.conv2d(images, images[:, :, :3, :3]), rows.log_softmax(1))
@@ -47,7 +47,7 @@ def _arithmetic() -> str:
 
 
 def rounding_differences(then: bytes, now: Mapping[str, Any]) -> list[str]:
-    """Return what changed since ``environment.json`` that can change the last bits of a result."""
+    """Return the changes since ``environment.json`` that can affect the last bits of a result."""
     try:
         before = _rounding(json.loads(then))
     except (ValueError, AttributeError) as error:  # of a run that has no seal

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: whole or absent, the last few kept, the newest good one found again."""
+"""Checkpoints of a run: written completely or not at all; the newest good one is found."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _REPLACED = ".replaced-"
 class Checkpoints:
     """The checkpoints of one run, ``directory/round-000123``, newest ``keep`` of them.
 
-    A checkpoint is written beside its place, forced to the disk and renamed, so that a crash at
-    any moment, or a full disk, leaves the earlier ones as they were.
+    A checkpoint is written under a temporary name, forced to the disk and renamed, so that a crash
+    at any moment, or a full disk, leaves the earlier ones unchanged.
     """
 
     directory: Path
     keep: int = 2
 
     def save(self, round_number: int, state: Mapping[str, Any]) -> Path:
-        """Write one checkpoint, then forget those beyond ``keep``."""
+        """Write one checkpoint, then delete those beyond ``keep``."""
         target = self.path(round_number)
         try:
             self._write(target, state)
@@ -58,7 +58,7 @@ class Checkpoints:
         return sorted(int(n[len(_PREFIX) :]) for n in names if _is_checkpoint(n))
 
     def path(self, round_number: int) -> Path:
-        """Return where the checkpoint of a round lies."""
+        """Return the path of the checkpoint of a round."""
         return self.directory / f"{_PREFIX}{round_number:06d}"
 
     def read(self, round_number: int) -> dict[str, Any]:
@@ -72,9 +72,9 @@ class Checkpoints:
     def latest(
         self, accept: Accept | None = None, warn: Callable[[str], None] = warnings.warn
     ) -> dict[str, Any] | None:
-        """Read the newest good checkpoint, with a warning for every bad one passed over.
+        """Read the newest good checkpoint, with a warning for every bad one that is passed over.
 
-        ``accept`` may look further, at files the checkpoint names, and raise ``CheckpointError``.
+        ``accept`` may also check files that the checkpoint names, and raise ``CheckpointError``.
         None if the run has no checkpoint; ``CheckpointError`` if it has some and none is good.
         """
         self._restore()
@@ -96,7 +96,7 @@ class Checkpoints:
         return None
 
     def sweep(self) -> None:
-        """Delete what killed processes left; call it only as the sole writer."""
+        """Delete the temporary files of killed processes; only the sole writer may call this."""
         self._restore()
         for entry in self.directory.glob(f"{_TEMPORARY}*"):
             shutil.rmtree(entry, ignore_errors=True)
@@ -121,13 +121,13 @@ class Checkpoints:
 
     def _prune(self) -> None:
         for round_number in self.rounds()[: -self.keep]:
-            # Renamed first: a crash while deleting must not leave something that looks whole.
+            # Renamed first: a crash while deleting must not leave something that looks complete.
             doomed = self.directory / f"{_TEMPORARY}{round_number}"
             self.path(round_number).rename(doomed)
             shutil.rmtree(doomed)
 
     def _restore(self) -> None:
-        """Put a checkpoint back that was moved aside for a new one, unless that one came."""
+        """Restore a checkpoint that was moved aside for a new one, unless the new one exists."""
         for aside in self.directory.glob(f"{_REPLACED}*"):
             target = self.directory / aside.name.removeprefix(_REPLACED)
             if target.exists():

@@ -67,14 +67,14 @@ class RunDirectory:
             sweep(folder)
 
     def _clear(self) -> None:
-        """Delete what is left of a start that was killed before it wrote its configuration."""
+        """Delete the files of a start that was killed before it wrote its configuration."""
         for name in (*Seal.parse(self.path).files, SEAL_FILE):
             if Path(name).name == name:
                 (self.path / name).unlink(missing_ok=True)
 
     @property
     def sealed(self) -> bool:
-        """Tell whether the run that was found here has a seal: those of fedcraft 0.1.0 have not."""
+        """Tell whether the run that was found here has a seal; runs of fedcraft 0.1.0 have none."""
         return self._before.text is not None
 
     def holds(self, name: str, content: bytes) -> bool:
@@ -87,7 +87,7 @@ class RunDirectory:
         return self._seal is not None
 
     def intact(self, name: str, then: str = "it is written again") -> bytes | None:
-        """Return a file as it was found; None if there is none, or, with a warning, damage."""
+        """Return a file as it was found; None if it is missing or, with a warning, damaged."""
         wrong = self._before.problem(name)
         if wrong:
             self.warn(f"{self.path / name} {wrong}; {then}")
@@ -103,9 +103,9 @@ class RunDirectory:
         self.notes.append(f"warning: {message}")
 
     def begin(self, contents: Mapping[str, bytes], kept: Mapping[str, Any], **status: Any) -> None:
-        """Write files and status, then cut the tables to what a checkpoint knew, and open them."""
+        """Write files and status, cut the tables to the checkpoint, and open them."""
         self.lock.check()
-        self.intact(LOG_FILE, "what is left of it is kept")
+        self.intact(LOG_FILE, "its readable part is kept")
         log = self.path / LOG_FILE
         sizes = {name: table_size(kept.get(name, 0)) for name in TABLES}
         sizes["log"] = log.stat().st_size if log.exists() else 0
@@ -147,7 +147,7 @@ class RunDirectory:
             self._confirmed = digests
 
     def sync(self) -> dict[str, list[int | str]]:
-        """Force the tables to the disk; return what a checkpoint knows of them."""
+        """Force the tables to the disk; return their sizes and digests for a checkpoint."""
         self.confirm()
         for table in self.tables.values():
             table.sync()
@@ -171,7 +171,7 @@ class RunDirectory:
                 stack.callback(table.close)
 
     def _leave(self) -> None:
-        """Release the lock; a directory that was made for a run that never began goes again."""
+        """Release the lock; delete a directory that was made for a run that never began."""
         unused = self._is_new and not self.begun
         self.lock.release(remove=unused)
         if unused:

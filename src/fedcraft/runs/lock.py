@@ -13,10 +13,10 @@ _held: set[Lock] = set()
 
 
 class Lock:
-    """Holds a directory, made if need be, until it is released or this process ends.
+    """Locks a directory, made if necessary, until it is released or this process ends.
 
-    The lock is that of ``flock``, which belongs to the open file: POSIX locks belong to the
-    process, so they let a second run of it in, and go when any copy of the file is closed.
+    The lock is that of ``flock``, which belongs to the open file. POSIX locks belong to the
+    process: they admit a second run of it, and end when any copy of the file is closed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -55,7 +55,7 @@ class Lock:
             )
 
     def release(self, *, remove: bool = False) -> None:
-        """Let others in, on demand without the lock file; nothing happens the second time."""
+        """Release the lock, and optionally delete its file; a second call does nothing."""
         if self._file is not None:
             if remove and self._in_place():
                 (self._directory / _NAME).unlink()
@@ -93,7 +93,7 @@ def _refusal(directory: Path, error: OSError) -> ConfigError:
 
 
 def _drop_inherited() -> None:
-    """Let go in a forked child: a worker that outlives its parent must not keep others out."""
+    """Release the lock in a forked child: a worker that outlives its parent must not hold it."""
     for lock in list(_held):
         lock.release()
 

@@ -1,6 +1,6 @@
-"""What a problem is: the data, their split into clients, and the model.
+"""Problems: the data, their split into clients, and the model.
 
-Only runs of one problem compare: a number says as much about its problem as about its method.
+Only runs of the same problem can be compared.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PAPER_NAMES = {
 
 
 def problem_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a configuration that make its problem, tables as dotted keys."""
+    """Return the keys of a configuration that define its problem, tables as dotted keys."""
     found = flatten({key: config[key] for key in _KEYS if config.get(key) is not None})
     return {"dataset": "data", "model": "model"} | found
 
@@ -41,7 +41,7 @@ def fingerprint(config: Mapping[str, Any]) -> str:
 
 
 def title(problem: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
-    """Return data set and model in the paper's spelling, and what else tells it from the others.
+    """Return data set and model in the paper's spelling, and the keys that differ from the others.
 
     >>> one, two = ({"dataset": "digits", "model": "mlp", "alpha": alpha} for alpha in (0.1, 1.0))
     >>> title(one, [one, two])

@@ -3,13 +3,13 @@
 ``seal.txt`` only grows. Each line has a kind, a size, a SHA-256, a file name and a check value that
 covers the line and all lines before it; of several lines about one file the last one counts:
 
-* ``rows``: the table starts with this many bytes of this digest. What follows was never confirmed;
-  a process that is killed leaves such a tail, and readers do not count it.
+* ``rows``: the table starts with this many bytes of this digest. The rest was never confirmed;
+  a process that is killed leaves such a tail, and readers ignore it.
 * ``next``: the file is about to be replaced by this content, or to be written for the first time.
 * ``file``: the file has this content.
 * ``open`` and ``shut``: a process started to write; it ended in order, so that no table has a tail.
 
-Run directories of fedcraft 0.1.0 have no seal and are read as they are.
+Run directories of fedcraft 0.1.0 have no seal and are read unchecked.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedcraft.errors import DamageError
 SEAL_FILE, STATUS_FILE = "seal.txt", "status.json"
 _START = "fedcraft seal 1"
 _CHECK_DIGITS = 16
-_ATTEMPTS = 5  # a reader may meet a writer that replaces files between two of its looks
+_ATTEMPTS = 5  # a writer may replace files while a reader checks them
 
 
 class Digest(NamedTuple):
@@ -42,7 +42,7 @@ class Digest(NamedTuple):
 
 @dataclass
 class Seal:
-    """What ``seal.txt`` says about the files beside it, and the reading of those files."""
+    """The content of ``seal.txt``, and checked reading of the files that it covers."""
 
     directory: Path
     text: bytes | None = None
@@ -55,7 +55,7 @@ class Seal:
 
     @classmethod
     def load(cls, directory: Path) -> Seal:
-        """Read the seal of a directory; ``DamageError`` if it is not as it was written."""
+        """Read the seal of a directory; ``DamageError`` if it is damaged."""
         seal = cls.parse(directory)
         if seal.damage:
             raise DamageError(
@@ -102,7 +102,7 @@ class Seal:
         """Return a file's checked content, of a table its confirmed rows.
 
         ``DamageError`` if it is not what the run wrote, ``FileNotFoundError`` if the run has not
-        written it. Without a seal the content is returned as it is.
+        written it. Without a seal the content is returned unchecked.
         """
         content, wrong = self._look(name)
         if wrong:
@@ -159,7 +159,7 @@ class Seal:
             return ""
         status = _content(self.directory / STATUS_FILE)
         found = None if status is None else Digest.of(status)
-        # A process may have written it since this seal was read, so look into the newest one too.
+        # A process may have written it since this seal was read, so check the newest one too.
         if found in self.statuses or found in Seal.load(self.directory).statuses:
             return ""
         return f"has rows that {SEAL_FILE} does not confirm, nor does it confirm {STATUS_FILE}"
@@ -193,7 +193,7 @@ class SealWriter:
         self.accept(digests)
 
     def accept(self, digests: Mapping[str, Digest]) -> None:
-        """Confirm files as they are."""
+        """Confirm files in their present state."""
         self._append([("file", digest, name) for name, digest in digests.items()])
 
     def shut(self) -> None:
@@ -244,5 +244,5 @@ def _differs(sealed: Digest, found: Digest) -> str:
 def _advice(directory: Path) -> str:
     return (
         "Restore it from a copy, let fedcraft resume write it again if it can, or, if you changed "
-        f"it on purpose, accept all files as they are now with fedcraft verify --accept {directory}"
+        f"it on purpose, accept all present files with fedcraft verify --accept {directory}"
     )

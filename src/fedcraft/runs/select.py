@@ -1,10 +1,10 @@
-"""Which runs speak for a method: problems, settings, entries, and the choice among them.
+"""The choice of the runs that represent a method: problems, settings, entries.
 
-* A *problem* is a data set, its split into clients, and a model: only runs of one problem compare.
+* A *problem* is a data set, its split into clients, and a model. Only its runs are compared.
 * A *setting* is everything but the seed, the machine and the label: its runs are repetitions.
 * An *entry* is one method (or label) in one problem, shown at its best setting. The paper takes the
   setting with the best mean test accuracy (Appendix C). Where every run of a problem that has been
-  scored has a validation part, that part chooses, because test data should not have a say.
+  scored has a validation part, the choice is made on that part instead of the test data.
 
 Everything that prints or draws numbers of several runs asks :func:`group`.
 """
@@ -55,14 +55,14 @@ class Setting:
 
     @property
     def rounds(self) -> int:
-        """The round that its numbers are of, the earliest if seeds stopped at different ones."""
+        """The round of its numbers; the earliest if seeds stopped at different rounds."""
         evaluated = self.shared("mean")
         reached = min(run.last_round for run in self.counted or self.runs)
         return reached if self.done or not evaluated else max(evaluated)
 
     @property
     def done(self) -> bool:
-        """Whether every seed that counts has come to its end, be it an early one."""
+        """Whether every seed that counts has ended, also by a stop condition."""
         return all(run.done for run in self.counted)
 
     @property
@@ -90,7 +90,7 @@ class Setting:
         """Return ``metric`` of each seed at the rounds where all of them have been evaluated.
 
         Seeds that have not been evaluated yet are left out. There is no round at all if one
-        diverged before it was: those that are left would flatter the setting.
+        diverged before it was evaluated: the others would make the setting look better than it is.
         """
         curves = [(run.curve(metric), run.diverged) for run in self.runs]
         counted = [curve for curve, diverged in curves if curve or diverged]
@@ -101,7 +101,7 @@ class Setting:
         """Return ``metric`` of each seed: at its end if all are done, else at equal rounds.
 
         Those are the last that all of them share; seeds that share none were evaluated at their
-        ends alone. There is no value at all if one diverged before it was evaluated.
+        ends only. There is no value at all if one diverged before it was evaluated.
         """
         shared = self.shared(metric)
         ends = [run.final(metric) for run in self.counted]
@@ -131,7 +131,7 @@ class Setting:
         return statistics.fmean(known) if known else math.nan
 
     def merit(self, judge: Judge) -> tuple[bool, float, float, float]:
-        """Return what the choice goes by: the score, then the smaller rates.
+        """Return the key of the choice: the score, then the smaller rates.
 
         A setting that diverged or has no number never wins.
         """
@@ -155,7 +155,7 @@ class Entry:
 
     @property
     def label(self) -> str:
-        """The method as the paper writes it; a custom label stays as it is."""
+        """The method in the paper's spelling, or the custom label."""
         return method_title(self.name)
 
     @cached_property
@@ -255,8 +255,7 @@ def _settings(runs: Sequence[Run]) -> tuple[Setting, ...]:
 def _winner(settings: Sequence[Setting], judge: Judge) -> Setting:
     """Return the best setting on the seeds that all of them have.
 
-    So one that was repeated with more seeds after it had won is not judged by other runs than its
-    rivals.
+    So a setting that was repeated with more seeds is compared with the others on the same seeds.
     """
     shared = set.intersection(*(setting.seeds for setting in settings))
     return max(settings, key=lambda s: (s.on(shared) if shared else s).merit(judge))

@@ -27,7 +27,7 @@ def write_state(directory: Path, state: Mapping[str, Any]) -> None:
     """Write ``state`` into an existing directory and force it to the disk.
 
     Dictionaries (string or integer keys), lists, tuples, numbers, strings, None, tensors and numpy
-    arrays are kept as they are; anything else is a ``CheckpointError``. Cost: one pass to write and
+    arrays are kept unchanged; anything else is a ``CheckpointError``. Cost: one pass to write and
     one to hash.
     """
     tensors: dict[str, Tensor] = {}
@@ -41,7 +41,7 @@ def write_state(directory: Path, state: Mapping[str, Any]) -> None:
 
 
 def read_state(directory: Path) -> dict[str, Any]:
-    """Read what :func:`write_state` wrote, or say which file is missing, torn or foreign."""
+    """Read what :func:`write_state` wrote; an error names a missing, damaged or other file."""
     body = _read_body(directory / _TREE)
     path = directory / _TENSORS
     try:

@@ -1,7 +1,7 @@
-"""The paper's table: a row for every method of a problem, and which numbers are marked as best.
+"""The paper's table: a row for every method of a problem, and the numbers marked as best.
 
-Rows say how many rounds their numbers are of. Numbers after different rounds are never ranked
-against each other: only the methods with the most rounds are, and :func:`note` says so.
+Rows contain the number of rounds. Numbers after different rounds are never ranked against each
+other: only the methods with the most rounds are, and :func:`note` says so.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Metric:
     meaning: str
 
     def text(self, value: float) -> str:
-        """Return the value as tables write it."""
+        """Return the value in the form that tables show."""
         return f"{value:.{self.decimals}f}" if math.isfinite(value) else "–"
 
     def written(self, value: float) -> float:
@@ -95,7 +95,7 @@ def rivals(rows: Sequence[Row]) -> list[Row]:
 
 
 def note(rows: Sequence[Row]) -> str:
-    """Return what a reader must know about the marks of one problem's rows, if anything."""
+    """Return a note on the marks of one problem's rows, if one is needed."""
     ranked = rivals(rows)
     if len(ranked) == len(_sound(rows)):
         return ""

@@ -1,4 +1,4 @@
-"""Append-only tables: rows go to the end, and a resumed run cuts off what it will write again."""
+"""Append-only tables; a resumed run cuts off the rows that it will write again."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Table:
         self.write("".join(",".join(map(_cell, row)) + "\n" for row in rows))
 
     def json(self, row: Mapping[str, Any]) -> None:
-        """Append one JSON object; NaN and Inf, which JSON does not know, become null."""
+        """Append one JSON object; NaN and Inf, which JSON does not have, become null."""
         self.write(json.dumps(plain(row), separators=(",", ":"), allow_nan=False) + "\n")
 
     def sync(self) -> None:
@@ -77,7 +77,7 @@ def check_start(path: Path, expected: Digest | int) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return ``value`` with everything JSON cannot say replaced by what it can."""
+    """Return ``value`` with NaN and Inf replaced by None, and arrays by lists."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

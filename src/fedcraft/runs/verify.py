@@ -1,4 +1,4 @@
-"""Checking whole run directories, and accepting their files as they are."""
+"""Checks whole run directories, or accepts their files in their present state."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def is_sealed(directory: Path) -> bool:
 def check(directory: Path) -> list[Damage]:
     """Return what is damaged in a run directory, checkpoints and client states included.
 
-    Of a run without a seal only the checkpoints can be checked.
+    In a run without a seal, only the checkpoints can be checked.
     """
     for _ in range(_ATTEMPTS):
         seal = Seal.parse(directory)
@@ -64,7 +64,7 @@ def _check(seal: Seal) -> list[Damage]:
 
 
 def unconfirmed(directory: Path) -> dict[str, int]:
-    """Return the tables with rows at their end that were never confirmed, and the bytes of those.
+    """Return the tables that end in rows that were never confirmed, with the bytes of these rows.
 
     A process that is killed leaves them; readers do not count them, and a resumed run writes them
     again.
@@ -110,7 +110,7 @@ def _require_confirmed(seal: Seal, tables: Mapping[str, Any]) -> None:
 
 
 def accept(directory: Path) -> None:
-    """Seal all files of a run as they are now, after they were changed on purpose."""
+    """Seal all files of a run in their present state, after they were changed on purpose."""
     lock = Lock(directory)
     try:
         (directory / SEAL_FILE).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The one writer of a run: to a run directory, or to memory alone."""
+"""The writer of a run: to a run directory, or to memory only."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class NullWriter:
 
     path: Path | None = None
     states: Path | None = None
-    """Where client states above the memory budget belong."""
+    """The folder of client states above the memory budget."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
         self._scores: tuple[int, dict[str, Scores]] = (-1, {})
 
     def find_checkpoint(self, needed: Sequence[str] = ()) -> dict[str, Any] | None:
-        """Return the newest good checkpoint, which has all keys ``needed``; None for a start."""
+        """Return the newest good checkpoint, which has all keys ``needed``; None for a new run."""
         return None
 
     def begin(
@@ -60,7 +60,7 @@ class NullWriter:
         files: Callable[[], Mapping[str, bytes]] = dict,
         **about: Any,
     ) -> None:
-        """Bring the tables to where the checkpoint is, and describe the run.
+        """Cut the tables to the checkpoint, and describe the run.
 
         ``config`` is the content of config.toml, ``files`` makes others that never change, by name;
         ``about`` goes to status.json and, with the environment, to environment.json.
@@ -106,7 +106,7 @@ class NullWriter:
         """Append a dated line to log.txt."""
 
     def close(self) -> None:
-        """Close the files and let other processes in."""
+        """Close the files and release the lock."""
 
 
 class RunWriter(NullWriter):
@@ -149,7 +149,7 @@ class RunWriter(NullWriter):
         if self._checkpointed < last and last not in self.checkpoints.rounds():
             origin = "the beginning" if state is None else f"round {self._checkpointed}"
             self.directory.warn(
-                f"{self.path}: the checkpoint of round {last} is lost; the run goes on from "
+                f"{self.path}: the checkpoint of round {last} is lost; the run continues from "
                 f"{origin}"
             )
         return state
