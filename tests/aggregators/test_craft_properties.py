@@ -114,7 +114,9 @@ def test_equal_is_the_pseudo_inverse_projection_of_the_reference(first, second):
 @given(any_dtype)
 def test_equal_meets_the_kkt_conditions_of_least_squares(case):
     updates, sizes, weights = case
-    step = fedcraft.aggregator("craft", eps=0.0, clip=None).aggregate(updates, weights=weights, layers=sizes)
+    step = fedcraft.aggregator("craft", eps=0.0, clip=None).aggregate(
+        updates, weights=weights, layers=sizes
+    )
     assert np.isfinite(step.direction).all()
     digits = 64 * np.finfo(updates.dtype).eps
     for layer, (block, units, active) in enumerate(unit_blocks(updates, sizes, 1e-6)):

@@ -33,6 +33,7 @@ class Measurement:
     residual: float  # ||U g - rho|| over the active clients
     rank: int  # independent constraints
     correction_norm: float  # ||Delta||
+    bounded: bool  # the limit on the correction's length acted
     update_norm: float  # ||g||
 
     def row(self) -> dict[str, Any]:
@@ -69,6 +70,7 @@ class LayerMeasurements:
     residual: Tensor
     rank: Tensor
     correction_norm: Tensor
+    bounded: Tensor
     update_norm: Tensor
 
     def __len__(self) -> int:
@@ -143,6 +145,8 @@ class Certificate:
         verdict = f"against {against}" if against else "no conflicts"
         dropped = f", {len(self.dropped)} dropped" if self.dropped else ""
         length = f"||g|| = {self.whole.update_norm:.4g}"
+        if self.whole.bounded:
+            length += f", bounded in {', '.join(q.name for q in self.layers if q.bounded)}"
         return f"Certificate of {len(self.client_ids)} clients{dropped}: {verdict}; {length}"
 
 
@@ -222,23 +226,31 @@ def _fits(
     """Return how a rule met its targets: fields by layer (Q,) and for the whole model."""
     nothing = alignment.new_zeros(len(alignment))
     unranked = nothing.to(torch.int64)
+    free = unranked.to(torch.bool)
     if projection is None:
-        return _fit(nothing, unranked, nothing), _fit(0.0, 0, 0.0)
+        return _fit(nothing, unranked, nothing, free), _fit(0.0, 0, 0.0, False)
     by_layer = len(projection.rank) == len(alignment)
     residual = _residual(alignment if by_layer else whole.unsqueeze(0), projection)
     summed = _fit(
         float(torch.linalg.vector_norm(residual)),
         int(projection.rank.sum()),
         float(torch.linalg.vector_norm(projection.norm)),
+        bool(projection.bounded),
     )
     if by_layer:
-        return _fit(residual, projection.rank, projection.norm), summed
+        free[list(projection.bounded)] = True
+        return _fit(residual, projection.rank, projection.norm, free), summed
     unmeasured = torch.full_like(nothing, torch.nan)
-    return _fit(unmeasured, unranked, unmeasured), summed
+    return _fit(unmeasured, unranked, unmeasured, free), summed
 
 
-def _fit(residual: Any, rank: Any, correction_norm: Any) -> dict[str, Any]:
-    return {"residual": residual, "rank": rank, "correction_norm": correction_norm}
+def _fit(residual: Any, rank: Any, correction_norm: Any, bounded: Any) -> dict[str, Any]:
+    return {
+        "residual": residual,
+        "rank": rank,
+        "correction_norm": correction_norm,
+        "bounded": bounded,
+    }
 
 
 def _active(norms: Tensor, projection: Projection | None) -> Tensor:
