@@ -22,7 +22,7 @@ from fedcraft.cli.app import app
 from fedcraft.cli.outcome import finish
 from fedcraft.cli.reproduce import finish_reproduction
 from fedcraft.cli.tables import score_table
-from fedcraft.runs import Run
+from fedcraft.runs import Run, find_runs
 from fedcraft.studies.plan import run_id
 from fedcraft.studies.presets import METHODS, preset
 from fedcraft.studies.reproduce import Reproduction
@@ -109,7 +109,7 @@ def test_reproduce_table_femnist_at_tiny_scale_gives_table_and_figures(
     words = ["--scale", "tiny", "--out", "out", "--store", "--results", "kept"]
     result = call("reproduce", "table-femnist", *words)
     assert result.exit_code == 0, result.stderr
-    assert len(list(Path("kept/table-femnist").iterdir())) == 3 * len(METHODS), "three seeds"
+    assert len(find_runs("kept/table-femnist")) == 3 * len(METHODS), "three seeds"
     assert "Rank correlation" not in result.stdout, "two rounds are not the paper's"
     assert "Rounds" in result.stdout
     assert "0.706" in result.stdout
@@ -150,8 +150,11 @@ def test_files_of_a_reproduction_are_judged_as_its_table_is(here: Path) -> None:
     keys = {"method": "craft", "dataset": "femnist", "validation_fraction": 0.2}
     folder = here / "results" / "table-femnist"
     write = data_makers().write_result
-    write(folder, 0.9, validation=0.1, client_lr=0.1, **keys)
-    write(folder, 0.8, validation=0.2, client_lr=0.2, **keys)
+    runs = [
+        write(here / "runs", mean, validation=validation, client_lr=rate, **keys)
+        for mean, validation, rate in ((0.9, 0.1, 0.1), (0.8, 0.2, 0.2))
+    ]
+    collect(runs, folder)
     result = call("reproduce", "table-femnist", "--out", "out")
     assert result.exit_code == 0, result.stderr
     assert "0.900" in result.stdout

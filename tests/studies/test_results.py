@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import re
+import shutil
+import tomllib
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
+import pandas as pd
 import pytest
 
 from fedcraft.errors import ConfigError, DataError
-from fedcraft.runs import Run
+from fedcraft.runs import Run, find_runs
+from fedcraft.runs.select import group
+from fedcraft.runs.study import write_study
+from fedcraft.runs.summary import rows
 from fedcraft.studies.plan import run_id
 from fedcraft.studies.presets import preset
 from fedcraft.studies.published import TABLES
@@ -19,7 +27,19 @@ from fedcraft.studies.results import beside_published, collect, rank_correlation
 from fedcraft.studies.run import run
 from fedcraft.studies.sweep import SweepResult
 
+ROOT = Path(__file__).parents[2]
 METHODS = ["fedavg", "fedavgm", "craft"]
+
+
+def _makers() -> ModuleType:
+    path = Path(__file__).with_name("conftest.py")
+    spec = importlib.util.spec_from_file_location("made_results", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+write_result = _makers().write_result
 
 
 @pytest.fixture(scope="module")
@@ -44,20 +64,14 @@ def test_stored_results_give_the_same_table(runs: tuple[Run, ...], tmp_path: Pat
             assert theirs[metric] == pytest.approx(ours[metric], abs=1e-5)
 
 
-def test_stored_results_are_small_and_name_no_machine(
+def test_stored_results_are_a_few_small_tables_that_name_no_machine(
     runs: tuple[Run, ...], data_root: Path, tmp_path: Path
 ) -> None:
-    folder = collect(runs, tmp_path / "stored")
-    files = [file for file in folder.rglob("*") if file.is_file()]
-    assert {file.name for file in files} == {
-        "config.toml",
-        "status.json",
-        "metrics.jsonl",
-        "clients.csv",
-        "conflicts.csv",
-        "environment.json",
-        "labels.csv",
-        "owners.csv",
+    collect(runs, tmp_path / "stored")
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert {str(file.relative_to(tmp_path)) for file in files} == {
+        *(f"stored/{name}.csv" for name in ("runs", "curves", "clients", "conflicts")),
+        *(f"splits/{name}.csv" for name in ("labels", "owners")),
     }
     assert sum(file.stat().st_size for file in files) < 10_000 * len(runs)
     for file in files:
@@ -69,29 +83,91 @@ def test_stored_results_are_small_and_name_no_machine(
 def test_only_the_best_of_each_method_keeps_its_clients(
     runs: tuple[Run, ...], tmp_path: Path
 ) -> None:
-    folder = collect(runs, tmp_path / "stored")
-    assert len(list(folder.glob("*/clients.csv"))) == len(METHODS)
-    assert len(list(folder.glob("*/owners.csv"))) == len(METHODS)
-    assert len(list(folder.glob("*/labels.csv"))) == 1, "all runs share one split"
-    assert len(list(folder.glob("*/config.toml"))) == len(runs)
+    again = stored(collect(runs, tmp_path / "stored")).runs
+    assert len(again) == len(runs)
+    assert sum(bool(run.accuracies()) for run in again) == len(METHODS)
+    labels = pd.read_csv(tmp_path / "splits" / "labels.csv")
+    assert labels["split"].nunique() == 1, "all runs share one split"
+    shown = next(run for run in again if run.accuracies())
+    first = next(run for run in runs if run.directory.name == shown.directory.name)
+    assert shown.labels().equals(first.labels())
+    assert shown.clients()["name"].notna().all()
+    assert shown.accuracies() == pytest.approx(first.accuracies(), abs=1e-6)
+    with pytest.raises(DataError, match="a stored study has no models"):
+        _ = shown.tensors
 
 
 def test_stored_configuration_repeats_the_run(
     runs: tuple[Run, ...], data_root: Path, tmp_path: Path
 ) -> None:
-    folder = collect(runs, tmp_path / "stored")
-    name = runs[0].directory.name
-    again = run(folder / name, out=tmp_path / "again", data_root=str(data_root), workers=1)
+    config = stored(collect(runs, tmp_path / "stored")).runs[0].config
+    again = run(config, out=tmp_path / "again", data_root=str(data_root), workers=1)
     first = runs[0].directory / "model.safetensors"
     assert (again.directory / "model.safetensors").read_bytes() == first.read_bytes()
+
+
+def test_what_is_stored_is_kept_when_more_is_collected(
+    runs: tuple[Run, ...], tmp_path: Path
+) -> None:
+    collect(runs, tmp_path / "all")
+    collect(runs[:3], tmp_path / "some")
+    collect(runs[3:], tmp_path / "some")
+    for name in ("runs.csv", "curves.csv"):
+        ours, theirs = (pd.read_csv(tmp_path / study / name) for study in ("some", "all"))
+        assert set(ours["run"]) == set(theirs["run"])
+
+
+def test_runs_of_another_study_are_stored_once(runs: tuple[Run, ...], tmp_path: Path) -> None:
+    collect(runs, tmp_path / "first")
+    collect(stored(tmp_path / "first").runs[:2], tmp_path / "second")
+    rows = pd.read_csv(tmp_path / "second" / "runs.csv")
+    assert rows["stored_in"].tolist() == ["first", "first"]
+    assert stored(tmp_path / "second").runs == stored(tmp_path / "first").runs[:2]
+    shutil.rmtree(tmp_path / "first")
+    with pytest.raises(DataError, match=r"should be stored in .*first, but is not"):
+        stored(tmp_path / "second")
+
+
+@pytest.mark.parametrize("name", ["runs.csv", "curves.csv", "clients.csv"])
+def test_a_damaged_table_of_a_study_names_its_line(
+    runs: tuple[Run, ...], tmp_path: Path, name: str
+) -> None:
+    path = collect(runs, tmp_path / "stored") / name
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:-1], lines[-1].partition(",")[0] + "\n"]))
+    wanted = rf"{name}, line {len(lines)}: expected \d+ cells, found 1"
+    with pytest.raises(DataError, match=wanted):
+        _ = [(r.records, r.accuracies()) for r in stored(tmp_path / "stored").runs]
+
+
+def test_values_read_back_as_they_were(tmp_path: Path) -> None:
+    """Texts that look like numbers, lists, and names with commas and quotes."""
+    keys = {
+        "label": "007",
+        "layers": "whole",
+        "model_options": {"hidden": [5, 6], "name": '"a", b'},
+    }
+    (directory,) = (write_result(tmp_path / "run", 0.5, **keys).directory,)
+    (again,) = stored(write_study(tmp_path / "stored", [Run(directory)])).runs
+    first = Run(directory)
+    assert again.values == first.values
+    assert again.method == "007"
+    assert again.records == first.records
+
+
+def test_folder_of_a_study_is_found_by_the_report(runs: tuple[Run, ...], tmp_path: Path) -> None:
+    collect(runs, tmp_path / "deep" / "stored")
+    assert rows(group(find_runs(tmp_path), "test")) == rows(
+        group(stored(tmp_path / "deep" / "stored").runs, "test")
+    )
 
 
 def test_reproduction_sets_the_paper_beside_ours(runs: tuple[Run, ...], tmp_path: Path) -> None:
     collect(runs, tmp_path / "table-femnist")
     made = from_results("table-femnist", tmp_path)
-    rows = {row["method"]: row for row in made.rows()}
-    assert rows["craft"]["mean_paper"] == 0.706
-    assert rows["craft"]["mean_difference"] == pytest.approx(rows["craft"]["mean"] - 0.706)
+    craft = next(row for row in made.rows() if row["method"] == "craft")
+    assert craft["mean_paper"] == 0.706
+    assert craft["mean_difference"] == pytest.approx(craft["mean"] - 0.706)
 
 
 def test_order_is_set_against_the_papers_only_after_the_papers_rounds(
@@ -101,8 +177,8 @@ def test_order_is_set_against_the_papers_only_after_the_papers_rounds(
     short = from_results("table-femnist", tmp_path)
     assert {row["rounds"] for row in short.rows()} == {2}
     assert short.rank_correlation() is None
-    for status in tmp_path.rglob("status.json"):
-        status.write_text(status.read_text().replace('"round": 2', '"round": 500'))
+    path = tmp_path / "table-femnist" / "runs.csv"
+    pd.read_csv(path).assign(**{"status.round": 500}).to_csv(path, index=False)
     whole = from_results("table-femnist", tmp_path)
     assert -1 <= whole.rank_correlation() <= 1
     assert replace(whole, scale="small").rank_correlation() is None
@@ -152,3 +228,19 @@ def test_missing_results_say_how_to_make_them(tmp_path: Path) -> None:
 def test_nothing_to_collect_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="at least one finished run"):
         collect([], tmp_path)
+
+
+def test_stored_results_are_found_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also beside a folder that happens to be called results, and from a wheel."""
+    (tmp_path / "results").mkdir()
+    monkeypatch.chdir(tmp_path)
+    made = from_results("table-femnist")
+    assert len(made.result.runs) == 196
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    assert wheel["targets"]["wheel"]["force-include"] == {"results": "fedcraft/results"}
+
+
+def test_the_repository_stores_few_files() -> None:
+    assert len([path for path in (ROOT / "results").rglob("*") if path.is_file()]) <= 64

@@ -15,7 +15,7 @@ from fedcraft.runs.select import Setting, group
 from fedcraft.runs.summary import METRICS, marks, note, rows
 from fedcraft.studies.estimate import estimate
 from fedcraft.studies.plan import Plan
-from fedcraft.studies.results import collect
+from fedcraft.studies.results import collect, stored
 from fedcraft.studies.sweep import SweepResult, repeat_best
 
 LOST = {"state": "stopped", "reason": "not finite: client 3"}
@@ -98,10 +98,10 @@ def test_best_of_every_problem_is_repeated_and_collected(
         ("fedavg", 100.0, 0.1, 78),
     }
     for run in two_problems.runs:
-        for name in ("labels.csv", "environment.json"):
-            (run.directory / name).write_text("{}")
-    stored = collect(two_problems.runs, tmp_path / "stored")
-    assert len(list(stored.glob("*/environment.json"))) == 4
+        (run.directory / "environment.json").write_text('{"cores": 2}')
+    kept = [Run(run.directory) for run in two_problems.runs]
+    again = stored(collect(kept, tmp_path / "stored"))
+    assert sum(bool(run.environment) for run in again.runs) == 4
 
 
 def test_repetition_that_is_there_already_counts_once(

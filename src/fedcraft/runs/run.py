@@ -6,7 +6,7 @@ import html
 import io
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from torch import Tensor
 
-__all__ = ["Run", "find_runs", "load_pandas"]
+__all__ = ["Run", "load_pandas"]
 
-_NOT_RUNS = {"checkpoints", "states", ".git", "__pycache__"}
 _DIVERGED = "not finite"
 """How the reason of a run that diverged begins; fedcraft 0.1.0 had no status field for it."""
 _DONE = ("finished", "stopped")
@@ -273,35 +272,6 @@ class Run:
             for key, value in self._about().items()
         )
         return f"<table>{cells}</table>"
-
-
-def find_runs(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[Run]:
-    """Return every run in or below ``paths``, each once, in the order of their paths.
-
-    Raises:
-        DataError: a path does not exist, or no run was found anywhere.
-    """
-    roots = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    folders = {path: None for root in roots for path in _run_directories(Path(root))}
-    found = [run for run in map(Run, folders) if run.is_run]
-    if not found:
-        names = ", ".join(str(root) for root in roots) or "an empty list"
-        raise DataError(
-            f"paths should hold run directories, but no {CONFIG_FILE} was found in or below "
-            f"{names}. Give the folder that `fedcraft run --out` wrote."
-        )
-    return found
-
-
-def _run_directories(root: Path) -> list[Path]:
-    if not root.is_dir():
-        raise DataError(f"{root} should be a run directory or a folder of runs, but is no folder.")
-    found: list[Path] = []
-    for folder, children, files in os.walk(root.resolve()):
-        children[:] = sorted(set(children) - _NOT_RUNS)
-        if CONFIG_FILE in files:
-            found.append(Path(folder))
-    return found
 
 
 def _last_accuracies(content: bytes, path: Path, *, finished: bool) -> dict[int, float]:

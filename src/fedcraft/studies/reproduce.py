@@ -10,6 +10,7 @@ from typing import Any
 
 import fedcraft
 from fedcraft.errors import DataError
+from fedcraft.runs.study import is_study
 from fedcraft.studies.presets import ROUNDS, Preset, Scale, preset
 from fedcraft.studies.results import beside_published, rank_correlation, stored
 from fedcraft.studies.sweep import Observer, SweepResult, repeat_best, sweep
@@ -61,9 +62,9 @@ def from_results(
 ) -> Reproduction:
     """Read the stored runs of an experiment; ``methods`` keeps only those."""
     chosen = preset(name)
-    chosen.chosen(methods)  # reports an unknown name
-    folder = (Path(results) if results else results_folder()) / name
-    if not folder.is_dir():
+    chosen.chosen(methods)  # refuses a name that it does not know
+    folder = Path(results) / name if results else results_folder(name)
+    if not is_study(folder):
         raise DataError(
             f"{folder} does not exist: no results of {name!r} are stored there. Train from scratch "
             f"with --rerun, or at a smaller scale: fedcraft reproduce {name} --scale small"
@@ -99,8 +100,8 @@ def rerun(
     return Reproduction(chosen, result, scale)
 
 
-def results_folder() -> Path:
-    """Return ``results`` here, or in the repository from which this package is installed."""
-    here = Path("results")
-    repository = Path(fedcraft.__file__).parents[2] / "results"
-    return here if here.is_dir() or not repository.is_dir() else repository
+def results_folder(name: str) -> Path:
+    """Return where an experiment is stored: in ``results`` here, or in what was installed."""
+    package = Path(fedcraft.__file__).parent
+    places = [Path("results"), package / "results", package.parents[1] / "results"]
+    return next((place / name for place in places if is_study(place / name)), places[0] / name)
