@@ -193,7 +193,7 @@ def _describe_part(keys: dict[str, Any], table: str, objects: Objects) -> None:
     if not inspect.isclass(found) and not isinstance(found, Part | LocalObjective | Aggregator):
         return
     part = found if isinstance(found, Part) else Part(found)
-    own = getattr(_method_of(keys), table)
+    own = getattr(method(_known(keys.get("method", "craft"))), table)
     path = part.name if isinstance(part.name, str) else _import_path(part.name)
     name = _NAMES.get(path, path)
     params = plain(dict(part.params))
@@ -205,10 +205,6 @@ def _describe_part(keys: dict[str, Any], table: str, objects: Objects) -> None:
     code = "" if isinstance(part.name, str) else _fingerprint(part.name)
     digest = hashlib.sha256((part.signature + code).encode()).hexdigest()
     keys[table] = {"name": _custom(_title(part.name), digest)}
-
-
-def _method_of(keys: Mapping[str, Any]) -> Method:
-    return method(_known(keys.get("method", "craft")))
 
 
 def _known(name: Any) -> str:
