@@ -76,7 +76,8 @@ def check(
 
     ``steps`` are the K_i; ``layers`` a Layout or sizes (whole vector if left out); ``start`` is
     theta_0 (zero if left out); ``craft`` goes to ``aggregator("craft")``, whose eps and tau are 0
-    here as in the paper's exact setting. G is measured. ``tolerance`` is for rounding only.
+    and whose clip is None here, as in the paper's exact setting. G is measured. ``tolerance`` is
+    for rounding only.
 
     >>> from fedcraft.theory import random_logistic
     >>> problem = random_logistic(np.random.default_rng(0), [20, 30, 10], dimension=8)
@@ -88,7 +89,7 @@ def check(
     _check_weights(problem.weights)
     counts = _counts(steps, len(problem.weights))
     layout = as_layout(layers, problem.dimension)
-    options = {"eps": 0.0, "tau": 0.0, **craft}
+    options = {"eps": 0.0, "tau": 0.0, "clip": None, **craft}
     run = train(
         problem,
         aggregator("craft", **options),
