@@ -70,7 +70,7 @@ def results_blocks() -> dict[str, str]:
 def readme_blocks() -> dict[str, str]:
     """Return the short tables of the README."""
     femnist = from_results("table-femnist", RESULTS)
-    rows = {row["method"]: row for row in _with_spread(femnist)}
+    rows = {row["method"]: row for row in femnist.rows()}
     lines = (
         [method_title(name), *(f"{rows[name][c]:.3f} ({rows[name][f'{c}_paper']:.3f})"
                                for c in SCORES)]
@@ -84,27 +84,15 @@ def readme_blocks() -> dict[str, str]:
     }
 
 
-def _with_spread(made: Reproduction) -> list[dict[str, Any]]:
-    """The rows of the table, with the standard deviation of the mean over the seeds."""
-    settings = made.result.best("test")
-    return [{**row, "spread": _spread(settings[row["method"]].runs)} for row in made.rows()]
-
-
-def _spread(runs: tuple[Run, ...]) -> float | None:
-    means = [run.final("mean") for run in runs]
-    return statistics.stdev(means) if len(means) > 1 else None
-
-
 def _mean_cell(row: Mapping[str, Any]) -> str:
-    spread = row["spread"]
-    return f"{row['mean']:.3f}" + ("" if spread is None else f" ± {spread:.3f}")
+    return f"{row['mean']:.3f}" + (f" ± {row['mean_sd']:.3f}" if row["seeds"] > 1 else "")
 
 
 def _beside_paper(made: Reproduction) -> str:
     heads = ["method"]
     for name in SCORES.values():
         heads += [name, "paper"]
-    return table([*heads, "rates (client, server)"], map(_paper_row, _with_spread(made)))
+    return table([*heads, "rates (client, server)"], map(_paper_row, made.rows()))
 
 
 def _paper_row(row: Mapping[str, Any]) -> Iterator[str]:
@@ -187,7 +175,7 @@ def _ablation(made: Reproduction) -> str:
             *(f"{row[column]:.3f}" for column in ("best10", "worst10", "std")),
             f"{row['conflicts']:.2f}",
         ]
-        for row in _with_spread(made)
+        for row in made.rows()
     )
     return table(("variant", *SCORES.values(), "clients in conflict a round"), rows)
 

@@ -7,15 +7,16 @@ import io
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from scipy.stats import spearmanr
-from torch import Tensor
 
 from fedcraft.errors import DataError
 from fedcraft.runs import Run
 from fedcraft.runs.select import group
+from fedcraft.runs.source import DirectorySource
 from fedcraft.runs.study import Study, StudySource, is_study, write_study
 from fedcraft.runs.summary import COLUMNS
 from fedcraft.studies.published import TABLES
@@ -47,7 +48,7 @@ def collect(runs: Iterable[Run], folder: str | Path) -> Path:
     entries = [entry for problem in group(kept, "test") for entry in problem.entries]
     shown = {run for entry in entries for run in entry.chosen.runs}
     trimmed = [
-        run if isinstance(run.source, StudySource) else Run(_Trimmed(run, run in shown))
+        run if isinstance(run.source, StudySource) else Run(_Trimmed(run.directory, run in shown))
         for run in kept
     ]
     return write_study(target, trimmed)
@@ -80,35 +81,30 @@ def rank_correlation(rows: Iterable[Mapping[str, Any]]) -> float:
 
 
 @dataclass(frozen=True)
-class _Trimmed:
+class _Trimmed(DirectorySource):
     """What is stored of a run: of one that is not ``shown``, no curve and no clients."""
 
-    run: Run
     shown: bool
 
-    @property
-    def directory(self) -> Path:
-        return self.run.directory
-
-    def values(self) -> dict[str, Any] | None:
-        return {k: v for k, v in self.run.config.values().items() if k not in _NOT_STORED}
+    def values(self) -> dict[str, Any]:
+        return {k: v for k, v in (super().values() or {}).items() if k not in _NOT_STORED}
 
     def status(self) -> dict[str, Any]:
-        return {key: self.run.status[key] for key in _STATUS if key in self.run.status}
+        return {key: value for key, value in super().status().items() if key in _STATUS}
 
     def environment(self) -> dict[str, Any]:
-        about = self.run.environment if self.shown else {}
+        about = super().environment() if self.shown else {}
         return {key: about[key] for key in _ENVIRONMENT if key in about}
 
     def records(self) -> list[dict[str, Any]]:
-        evaluated = [record for record in self.run.records if record.get("evaluation")]
+        evaluated = [record for record in super().records() if record.get("evaluation")]
         return [
             {key: _rounded(record[key]) for key in _ROUND_KEYS if key in record}
             for record in (evaluated if self.shown else evaluated[-1:])
         ]
 
     def table(self, name: str) -> bytes | None:
-        content = self.run.source.table(name) if self.shown else None
+        content = super().table(name) if self.shown else None
         if content is None or name in _COMPLETE:
             return content
         names, *rows = csv.reader(io.StringIO(content.decode()))
@@ -117,17 +113,14 @@ class _Trimmed:
         csv.writer(text, lineterminator="\n").writerows([names, *lines])
         return text.getvalue().encode()
 
+    @cached_property
+    def _last(self) -> str:
+        return str(max((record["round"] for record in self.records()), default=0))
+
     def _kept(self, name: str, row: list[str]) -> bool:
         if name == "conflicts":
             return row[1] == "all"
-        last = str(max(self.run.evaluations, default=0))
-        return row[0] == last and row[2:4] == ["test", "accuracy"]
-
-    def tensors(self) -> Mapping[str, Tensor]:
-        return self.run.tensors
-
-    def modified(self) -> float | None:
-        return self.run.source.modified()
+        return row[0] == self._last and row[2:4] == ["test", "accuracy"]
 
 
 def _short(text: str) -> str:
