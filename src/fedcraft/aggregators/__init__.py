@@ -10,6 +10,7 @@ from typing import Any
 from fedcraft.aggregators.base import Aggregator, Outcome, State, Step
 from fedcraft.aggregators.certificate import Certificate
 from fedcraft.aggregators.cohort import Cohort
+from fedcraft.aggregators.wrapper import Wrapper
 from fedcraft.registry import build
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Outcome",
     "State",
     "Step",
+    "Wrapper",
     "aggregator",
 ]
 

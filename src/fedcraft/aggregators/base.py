@@ -33,7 +33,7 @@ class Outcome:
     squares: Tensor | None = None  # (Q,): ||g^q||^2
     reference_dots: Tensor | None = None  # (Q, m): <x_i^q, r^q>
     projection: Projection | None = None  # how the rule met its targets, if it has any
-    look_ahead: float = 0.0  # steps ahead that clients should start, if the rule has an opinion
+    look_ahead: float = 0.0  # how many steps ahead clients should start, if the rule advises it
 
     def scaled(self, cohort: Cohort, factors: Tensor) -> Outcome:
         """Return f[q] g^q with its products."""
@@ -61,7 +61,7 @@ class Outcome:
 class Step:
     """g_t with theta_{t+1} = theta_t - eta_g g_t, and what it does to every client.
 
-    ``look_ahead`` is how many such steps ahead of theta_{t+1} the rule would have clients start.
+    ``look_ahead`` is the number of such steps ahead of theta_{t+1} at which clients should start.
     """
 
     direction: Any

@@ -58,7 +58,7 @@ class Group(TyperGroup):
             _print_error(f"{error.filename}: {error.strerror}" if error.filename else str(error))
             raise typer.Exit(Code.FAILED) from error
         except KeyboardInterrupt as error:
-            error_console().print("interrupted", style="yellow")
+            _explain_interrupt(error)
             raise typer.Exit(Code.INTERRUPTED) from error
 
 
@@ -86,17 +86,21 @@ def _plain(value: Any) -> Any:
 
 
 def _explain(error: FedcraftError) -> Code:
-    from fedcraft.engine import Interrupted
-
-    console = error_console()
-    if isinstance(error, Interrupted):
-        console.print(f"Interrupted after round {error.round}; a checkpoint is saved.")
-        command = f"fedcraft resume {quote(str(error.directory))}"
-        console.print(f"Continue with:  {command}", style="bold")
-        return Code.INTERRUPTED
     _print_error(str(error))
     never_began = isinstance(error, _CANNOT_START) and not isinstance(error, NonFiniteError)
     return Code.BAD_CONFIG if never_began else Code.FAILED
+
+
+def _explain_interrupt(error: KeyboardInterrupt) -> None:
+    from fedcraft.engine import Interrupted
+
+    console = error_console()
+    if not isinstance(error, Interrupted):
+        console.print("interrupted", style="yellow")
+        return
+    console.print(f"Interrupted after round {error.round}; a checkpoint is saved.")
+    command = f"fedcraft resume {quote(str(error.directory))}"
+    console.print(f"Continue with:  {command}", style="bold")
 
 
 def _print_error(message: str) -> None:

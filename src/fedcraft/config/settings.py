@@ -83,7 +83,7 @@ class Settings(BaseModel):
     server_lr_schedule: Schedule = "constant"
     """How the server rate falls to zero over the rounds: constant (not at all), linear, cosine."""
     look_ahead: LookAhead | None = None
-    """Steps ahead of the model that clients start, or auto; the method's own if left out."""
+    """Steps ahead of the model at which clients start, or auto; by default the method's."""
     model_average: ModelAverageName = "none"
     """Which average of the iterates is evaluated and saved: none, ema, or tail (recommended)."""
     local_epochs: Count = 1

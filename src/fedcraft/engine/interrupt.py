@@ -10,8 +10,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fedcraft.errors import FedcraftError
-
 
 class Halt(BaseException):
     """The user stopped the run during a phase; the phase does not count, the server is unchanged.
@@ -20,8 +18,11 @@ class Halt(BaseException):
     """
 
 
-class Interrupted(FedcraftError):
-    """The user ended the run; ``directory`` (if there is one) holds a checkpoint to resume from."""
+class Interrupted(KeyboardInterrupt):
+    """The user ended the run; ``directory`` (if there is one) holds a checkpoint to resume from.
+
+    A ``KeyboardInterrupt``, so that ``except Exception`` around a run does not swallow it.
+    """
 
     def __init__(self, round_number: int, directory: Path | None) -> None:
         kept = f"; resume from {directory}" if directory else "; without a directory it is lost"

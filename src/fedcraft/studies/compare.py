@@ -13,7 +13,7 @@ from fedcraft.errors import ConfigError
 from fedcraft.studies.plan import Plan
 from fedcraft.studies.sweep import Observer, SweepResult, repeat_best, sweep
 
-DEFAULT_METHODS = ("fedavg", "fedavgm", "config", "craft")
+DEFAULT_METHODS = ("fedavg", "fedavgm", "config", "craft", "craft-auto")
 DEFAULT_REPEATS = 2
 DEFAULT_GRID: dict[str, list[float]] = {
     "client_lr": [0.02, 0.1, 0.5],

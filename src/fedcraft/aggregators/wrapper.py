@@ -1,0 +1,58 @@
+"""A rule around another rule: what it remembers and certifies passes through."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedcraft.aggregators.base import Aggregator, State, Step
+from fedcraft.aggregators.cohort import Cohort
+
+
+class Wrapper(Aggregator):
+    """Change the cohort before another rule aggregates it, or the step after that.
+
+    A subclass overrides ``before`` or ``after``. State, certificate and needs are those of
+    ``inner``, and what the subclass keeps in ``self.memory`` is saved with them::
+
+        class Halved(Wrapper):
+            def after(self, cohort, step):
+                return replace(step, direction=step.direction / 2)
+    """
+
+    def __init__(self, inner: Aggregator, **options: Any) -> None:
+        super().__init__(**options)
+        self.inner = inner
+        self.needs = inner.needs
+
+    def before(self, cohort: Cohort) -> Cohort:
+        """Return the cohort that the inner rule sees."""
+        return cohort
+
+    def after(self, cohort: Cohort, step: Step) -> Step:
+        """Return the step to take for the inner rule's."""
+        return step
+
+    def direction(self, cohort: Cohort) -> Any:
+        raise NotImplementedError("a wrapper aggregates through aggregate_cohort")
+
+    def aggregate_cohort(self, cohort: Cohort) -> Step:
+        self.inner.context = self.context
+        remembered, inner = self.memory, self.inner.state_dict()
+        try:
+            return self.after(cohort, self.inner.aggregate_cohort(self.before(cohort)))
+        except BaseException:
+            self.memory = remembered
+            self.inner.load_state_dict(inner)
+            raise
+
+    def state_dict(self) -> State:
+        return {**super().state_dict(), "inner": self.inner.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict({key: value for key, value in state.items() if key != "inner"})
+        self.inner.load_state_dict(state["inner"])
+
+    def reset(self) -> None:
+        super().reset()
+        self.inner.reset()
