@@ -1,4 +1,4 @@
-"""The run directory: written, sealed, read and compared in one place."""
+"""The run directory: everything that writes, seals, reads and compares runs."""
 
 from fedcraft.runs.find import find_runs
 from fedcraft.runs.run import Run

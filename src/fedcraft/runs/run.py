@@ -1,4 +1,4 @@
-"""A run as Python sees it: its configuration, how it ended, its numbers and its tables."""
+"""``Run``: the configuration, the end, the numbers and the tables of one run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Run", "load_pandas"]
 
 _DIVERGED = "not finite"
-"""How the reason of a run that diverged begins; fedcraft 0.1.0 had no status field for it."""
+"""Start of the reason of a diverged run in fedcraft 0.1.0, which had no status field for it."""
 _DONE = ("finished", "stopped")
 _SCORES = ("mean", "best10", "worst10", "std")
 
@@ -33,12 +33,12 @@ _SCORES = ("mean", "best10", "worst10", "std")
 class Run:
     """One run, from its directory or from the tables of a stored study.
 
-    Every file is read when it is first needed, and once: make a new ``Run`` to see how a run that
-    is still being written goes on. What is read is checked against the run's checksums; damage is
-    a ``DataError`` that names the file.
+    Every file is read once, when it is first needed: make a new ``Run`` to see the progress of a
+    run that is still being written. Files are checked against the run's checksums; damage is a
+    ``DataError`` that names the file.
 
     ``clients()``, ``conflicts()``, ``labels()`` and ``rounds()`` return pandas frames; the files
-    behind them (``run.directory / "clients.csv"``) are plain CSV for polars and all others.
+    behind them (``run.directory / "clients.csv"``) are plain CSV, which any program can read.
     Everything else needs no pandas.
 
     >>> run = fedcraft.Run("runs/craft-1f2e3d4c5b")      # doctest: +SKIP
@@ -72,7 +72,7 @@ class Run:
         """The keys of the configuration with the defaults of those that it leaves out.
 
         Runs of Flower, or of another version of fedcraft, may have keys that :class:`Config` does
-        not know; theirs are returned as they are.
+        not have; these are returned unchanged.
         """
         try:
             return self.config.values()
@@ -95,8 +95,7 @@ class Run:
     def method(self) -> str:
         """What tables call this run: its label, or else its method.
 
-        A run may be of any origin: one whose label is the name of another method than it ran is
-        told apart from that.
+        If the label is the name of another method, the name of the run's method is added.
         """
         method, label = str(self._given["method"]), str(self._given.get("label") or "")
         if not label:
@@ -120,7 +119,7 @@ class Run:
 
     @property
     def done(self) -> bool:
-        """Whether there is nothing left to do: all rounds, or a stop condition was met."""
+        """Whether the run is complete: all rounds are done, or a stop condition was met."""
         return self.state in _DONE
 
     @property
@@ -171,7 +170,7 @@ class Run:
         return {n: scores[metric] for n, scores in self.evaluations.items() if metric in scores}
 
     def final(self, metric: str) -> float:
-        """Return one number of the last evaluation, NaN if it is not there."""
+        """Return one number of the last evaluation, NaN if it is missing."""
         return self.evaluation.get(metric, math.nan)
 
     def accuracies(self) -> dict[int, float]:
@@ -193,7 +192,7 @@ class Run:
         return named if len(owners) else clients
 
     def owners(self) -> pd.DataFrame:
-        """Which owner of the data each client is: client, name."""
+        """The owner of the data behind each client: client, name."""
         return self._written("owners")
 
     def conflicts(self) -> pd.DataFrame:
@@ -261,7 +260,7 @@ class Run:
     def __repr__(self) -> str:
         try:
             about = ", ".join(f"{key}={value}" for key, value in self._about().items())
-        except (DataError, ConfigError) as error:  # a repr must not hide what it is about
+        except (DataError, ConfigError) as error:  # a repr must not raise
             about = f"{self.directory}: {error}"
         return f"Run({about})"
 
@@ -310,7 +309,7 @@ def _is_number(value: object) -> bool:
 
 
 def load_pandas() -> Any:
-    """Import pandas, which frames are made of, or say how to get it."""
+    """Import pandas, or raise an error that says how to install it."""
     try:
         import pandas
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Where a run's content comes from: its directory, every file checked against the seal."""
+"""The source of a run's content: its directory, with every file checked against the seal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["DirectorySource", "RunSource"]
 
 
 class RunSource(Protocol):
-    """What a :class:`~fedcraft.Run` reads; ``None`` or nothing where there is none yet."""
+    """The content that a :class:`~fedcraft.Run` reads; ``None`` or empty before it is written."""
 
     @property
     def directory(self) -> Path: ...
@@ -29,13 +29,13 @@ class RunSource(Protocol):
         """Return the keys of the configuration."""
 
     def status(self) -> dict[str, Any]:
-        """Return how the run stands."""
+        """Return the status of the run."""
 
     def environment(self) -> dict[str, Any]:
-        """Return what the run was made with."""
+        """Return the environment of the run."""
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the record of each round as it was written."""
+        """Return the record of each round."""
 
     def table(self, name: str) -> bytes | None:
         """Return the CSV table ``clients``, ``conflicts``, ``labels``, ``owners`` or ``classes``.

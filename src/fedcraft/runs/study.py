@@ -3,7 +3,7 @@
 A study is a folder with
 
 * ``runs.csv``: a row per run, its configuration, status and environment as dotted columns. A run
-  that another study has, too, is stored there; its row says in which (``stored_in``).
+  that is also part of another study is stored there; its row names that study (``stored_in``).
 * ``curves.csv``: the records of the evaluated rounds, nested numbers as dotted columns.
 * ``clients.csv`` and ``conflicts.csv``: as in a run directory, with the run as first column.
 
@@ -54,7 +54,7 @@ def is_study(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class Study:
-    """A stored study; each of its files is read when it is first needed, and once."""
+    """A stored study; each of its files is read once, when it is first needed."""
 
     folder: Path
     _tables: dict[str, Table] = field(default_factory=dict, compare=False, repr=False)
@@ -135,11 +135,11 @@ class StudySource:
         )
 
     def modified(self) -> float | None:
-        return None  # a copy of the files says nothing about when the numbers were made
+        return None  # the time of a copy is not the time of the numbers
 
 
 def write_study(folder: Path, runs: Sequence[Run]) -> Path:
-    """Write ``runs`` as a study, of those that are stored in another study the place alone."""
+    """Write ``runs`` as a study; runs that another study stores are written as references."""
     folder.mkdir(parents=True, exist_ok=True)
     own = {_name(run): run for run in runs if _place(run, folder) is None}
     about = [_about(run, folder) for run in runs]
@@ -177,9 +177,9 @@ def _about(run: Run, folder: Path) -> dict[str, Any]:
 
 
 def _write_joined(path: Path, first: str, runs: Iterable[tuple[str, Run]]) -> None:
-    """Write a table of several runs by their keys; of runs with one key the first that has it.
+    """Write a table of several runs by their keys; if runs share a key, the first one counts.
 
-    Of splits, those that are there already are kept.
+    Existing splits are kept.
     """
     names, rows = _read(path) if first == "split" else ([], {})
     for key, run in runs:

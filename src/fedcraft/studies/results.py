@@ -1,4 +1,4 @@
-"""Stored results: runs trimmed to what tables and figures need, as tables small enough for git."""
+"""Stored results: the parts of runs that tables and figures need, small enough for git."""
 
 from __future__ import annotations
 
