@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import torch
 
 import fedcraft
 
@@ -18,7 +19,7 @@ def code_blocks() -> list[str]:
 
 
 def test_the_example_of_a_rule_works_as_printed(tmp_path, monkeypatch, capsys):
-    rule, use, remembering = code_blocks()
+    rule, use, remembering, wrapping = code_blocks()
     (tmp_path / "median.py").write_text(rule)
     monkeypatch.syspath_prepend(tmp_path)
     try:
@@ -33,5 +34,8 @@ def test_the_example_of_a_rule_works_as_printed(tmp_path, monkeypatch, capsys):
         step = smoothed.aggregate(np.array([[0.0, 8.0]]))
         np.testing.assert_allclose(step.direction, [0.75, 2.0])
         assert isinstance(smoothed, fedcraft.Aggregator)
+        exec(wrapping, namespace)
+        clipped = namespace["clipped"].aggregate(torch.eye(3, dtype=torch.float64))
+        assert clipped.direction.tolist() == [0.1, 0.1, 0.1]
     finally:
         sys.modules.pop("median", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ def test_a_resumed_run_has_the_same_average_and_look_ahead(
 class _Broadcasts(Aggregator):
     """FedAvg that keeps the model its clients started from and the step it made of them."""
 
-    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    seen: ClassVar[list[tuple[torch.Tensor, torch.Tensor]]] = []
 
     def direction(self, cohort):
         average = cohort.combine(cohort.weights)
@@ -75,7 +76,8 @@ def test_a_rule_sees_the_round_and_the_rates(federation, model, settings):
 
 
 def test_the_schedule_scales_the_step(federation, model, settings):
-    plain = run(method("fedavg"), federation, model, settings(rounds=2))
+    fedavg, cosine = method("fedavg"), settings(rounds=2, server_lr_schedule="cosine")
+    plain = run(fedavg, federation, model, settings(rounds=2))
     falling = run(
         method("fedavg"), federation, model, settings(rounds=2, server_lr_schedule="cosine")
     )
@@ -113,7 +115,7 @@ def test_averages_weigh_iterates_as_they_say():
     weights = 0.98 ** np.arange(29, -1, -1)
     assert found["mean"] == pytest.approx(15.5)
     assert found["ema"] == pytest.approx(np.average(np.arange(1, 31), weights=weights))
-    # Polynomial decay: iterate i weighs like i (i+1) ... (i+7), a window that grows with the rounds.
+    # Polynomial decay: iterate i weighs like i (i+1) ... (i+7): the window grows with the rounds.
     tail = np.array([math.prod(range(i, i + 8)) for i in range(1, 31)], dtype=float)
     assert found["tail"] == pytest.approx(np.average(np.arange(1, 31), weights=tail))
 
