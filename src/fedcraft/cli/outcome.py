@@ -34,9 +34,7 @@ __all__ = [
 ]
 
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, help="Runs at once; 0: one per core.")]
-Estimate = Annotated[
-    bool, typer.Option("--estimate", help="Only estimate time and memory.")
-]
+Estimate = Annotated[bool, typer.Option("--estimate", help="Only estimate time and memory.")]
 
 
 @contextmanager
