@@ -28,7 +28,10 @@ _DIGITS = 6
 _NOT_STORED = ("data_root", "workers", "checkpoint_every", "checkpoint_minutes", "tracking")
 _STATUS = ("state", "round", "rounds", "reason", "diverged", "split_hash")
 _ENVIRONMENT = ("python", "processor", "cores", "packages", "torch_capability", "executor")
-_ROUND_KEYS = ("round", "client_lr", "conflicts", "update_norm", "seconds", "evaluation")
+_ROUND_KEYS = (
+    *("round", "client_lr", "conflicts", "update_norm", "seconds"),
+    *("evaluation", "evaluation_last"),
+)
 _COMPLETE = ("labels", "owners", "classes")
 
 
