@@ -14,7 +14,7 @@ export NO_MKDOCS_2_WARNING ?= 1
 .PHONY: run test check bench docs setup clean help
 
 help:
-	@echo "make run    compare CRAFT with FedAvg, FedAvgM and ConFIG on real data (no network needed)"
+	@echo "make run    compare CRAFT and craft-auto with FedAvg, FedAvgM and ConFIG on real data (no network needed)"
 	@echo "make test   run the tests        make check  ruff, mypy, import contract"
 	@echo "make bench  measure speed        make docs   build the documentation site"
 	@echo "make setup  only the environment"

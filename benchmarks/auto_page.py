@@ -1,0 +1,59 @@
+"""The tables of docs/craft-auto.md, from the stored studies: ``python -m benchmarks.auto_page``."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+
+from benchmarks.pages import SCORES, filled, rates, table
+from fedcraft.errors import DataError
+from fedcraft.methods import method_title
+from fedcraft.runs import Run
+from fedcraft.studies.reproduce import from_results
+
+PAGE = Path("docs/craft-auto.md")
+_STUDIES = {"auto femnist": "auto-femnist", "auto cifar10": "auto-cifar10-cnn"}
+_HEADS = ("method", "rates", "seeds", "model", "mean ± seeds", *list(SCORES.values())[1:])
+
+
+def study_table(name: str) -> str:
+    """Every method at its best rates, twice: the averaged model and the last iterate."""
+    groups: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
+    for run in from_results(name).result.runs:
+        groups[run.method][rates(run.config)].append(run)
+    return table(_HEADS, (row for each in groups.values() for row in _rows(each)))
+
+
+def _rows(settings: dict[str, list[Run]]) -> Iterator[list[str]]:
+    for title, key in (("averaged", "evaluation"), ("last", "evaluation_last")):
+        best = max(settings, key=lambda pair: fmean(_values(settings[pair], key, "mean")))
+        runs = settings[best]
+        head = method_title(runs[0].method) if key == "evaluation" else ""
+        means = _values(runs, key, "mean")
+        spread = f" ± {stdev(means):.3f}" if len(means) > 1 else ""
+        others = [f"{fmean(_values(runs, key, score)):.3f}" for score in list(SCORES)[1:]]
+        yield [head, best, str(len(runs)), title, f"{fmean(means):.3f}{spread}", *others]
+
+
+def _values(runs: Sequence[Run], key: str, metric: str) -> list[float]:
+    return [float(run.records[-1][key][metric]) for run in runs]
+
+
+def blocks() -> Iterator[tuple[str, str]]:
+    """The marked blocks of the page whose study is stored."""
+    for block, study in _STUDIES.items():
+        try:
+            yield block, study_table(study)
+        except DataError as error:
+            print(f"{block}: {error}")
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(filled(PAGE, dict(blocks())), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
