@@ -18,10 +18,10 @@ import typer
 from fedcraft.aggregators import RULES, aggregator
 from fedcraft.cli.app import app
 from fedcraft.config.schema import KEYS, MACHINE_KEYS, TABLES, Config
-from fedcraft.studies.presets import presets
 from fedcraft.local import OBJECTIVES, local_objective
 from fedcraft.methods import markdown_table, methods
 from fedcraft.server_optimizers import OPTIMIZERS, server_optimizer
+from fedcraft.studies.presets import presets
 
 DOCS = Path(__file__).parent
 # The first key of each part of the schema, and what the part is about.
