@@ -180,16 +180,14 @@ class Loop:
     def _row(
         self, trained: CohortUpdates, dropped: list[int], lr: float, step: ServerStep
     ) -> dict[str, Any]:
-        row = {
+        return {
             "round": self.round,
             "clients": trained.clients.tolist(),
             "dropped": dropped,
             "client_lr": lr,
             "local_loss": float(np.mean(trained.column("train_loss"))),
-            "conflicts": _conflicts(step.certificate),
-            "update_norm": step.update_norm,
+            **step.row(),
         }
-        return row if step.length is None else {**row, "step_length": step.length}
 
     def _evaluate_into(self, row: dict[str, Any]) -> None:
         """Evaluate theta_t, and check whether that ends the run."""
@@ -232,7 +230,3 @@ class Loop:
     def _splits(self) -> tuple[str, ...]:
         wanted = ("test", "train", "validation")
         return wanted if self.settings.evaluate_train_loss else ("test", "validation")
-
-
-def _conflicts(certificate: Certificate | None) -> dict[str, int] | None:
-    return None if certificate is None else certificate.conflicts()

@@ -37,13 +37,18 @@ class ModelAverage:
         self.mean = None if start is None else start.clone()
 
     def update(self, theta: Tensor) -> Tensor:
-        """Count theta in and return the average."""
+        """Add theta to the average and return it."""
         self.count += 1
         if self.mean is None:
             self.mean = theta.clone()
         else:
             self.mean = self.mean + (theta - self.mean) / self._span()
         return self.mean
+
+    def shift_last(self, change: Tensor) -> None:
+        """Count the last iterate as if it had been theta + ``change``."""
+        if self.mean is not None:
+            self.mean = self.mean + change / self._span()
 
     def _span(self) -> float:
         if self.kind == "ema":

@@ -29,6 +29,12 @@ class ServerStep:
     update_norm: float
     length: float | None = None
 
+    def row(self) -> dict[str, Any]:
+        """Return the part of a round's row that is about the step."""
+        conflicts = None if self.certificate is None else self.certificate.conflicts()
+        length = {} if self.length is None else {"step_length": self.length}
+        return {"conflicts": conflicts, "update_norm": self.update_norm, **length}
+
 
 class Server:
     """theta, the aggregator and the optimiser, and the average of the iterates where one is kept.
@@ -142,6 +148,12 @@ class Server:
 
         found: float = rule.line_search(losses, self.optimizer.lr)
         return found
+
+    def adopt(self, theta: Tensor, buffers: dict[str, Tensor] | None) -> None:
+        """Continue from a model that other code has changed after the last step."""
+        if self.average is not None:
+            self.average.shift_last(theta - self.theta)
+        self.theta, self.buffers = theta, buffers
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything the next round depends on."""
