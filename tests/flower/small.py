@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.clientapp import ClientApp
-from grids import InProcessGrid
 from torch import Tensor, nn
 
+from benchmarks.grids import InProcessGrid
 from fedcraft.data import Federation, federate, load
 from fedcraft.engine import Settings
 from fedcraft.engine.simulation import run
@@ -66,7 +66,7 @@ def theta(trained: Strategy) -> Tensor:
     return trained.state.server.output
 
 
-def simulate(name: str, *, rounds: int, clients_per_round: int = CLIENTS) -> Tensor:
+def simulate(name: str, *, rounds: int, clients_per_round: int = CLIENTS, **options: Any) -> Tensor:
     """Return the simulator's model after as many rounds."""
     settings = Settings(
         rounds=rounds,
@@ -75,6 +75,7 @@ def simulate(name: str, *, rounds: int, clients_per_round: int = CLIENTS) -> Ten
         server_lr=method(name).server_lr,
         seed=SEED,
         executor="serial",
+        **options,
     )
     return run(method(name), federation(), model, settings).vector
 

@@ -18,7 +18,7 @@ from fedcraft.methods import method
 sys.path.insert(0, str(APPS / "agreement"))
 from agreement import task
 
-METHODS = ("craft", "fedavg", "fedadam", "fedfv", "ditto+craft")
+METHODS = ("craft", "fedavg", "fedadam", "fedfv", "ditto+craft", "craft-auto")
 ROUNDS = 5
 PATIENCE = 900  # seconds, for a machine with better things to do
 

@@ -12,8 +12,10 @@ import small
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from grids import InProcessGrid
+from flwr.serverapp.strategy import FedAvg
 
+from benchmarks.drop_in import SklearnApp, VectorApp, accuracy
+from benchmarks.grids import InProcessGrid
 from fedcraft.flower import Strategy
 
 DOCS = Path(__file__).parents[2] / "docs" / "deployment.md"
@@ -89,8 +91,6 @@ def test_both_documented_server_apps_train(block: int, capsys: pytest.CaptureFix
 
 
 def test_fedavg_by_fedcraft_is_fedavg_by_flower() -> None:
-    from flwr.serverapp.strategy import FedAvg
-
     found = []
     for strategy in (FedAvg(fraction_train=1.0), Strategy("fedavg", fraction_train=1.0)):
         config = ConfigRecord({"lr": 0.1})
@@ -100,6 +100,13 @@ def test_fedavg_by_fedcraft_is_fedavg_by_flower() -> None:
     assert torch.allclose(found[0][0], found[1][0], atol=1e-6)
     for name in ("eval_acc", "eval_loss"):
         assert found[0][1][name] == pytest.approx(found[1][1][name], abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", [VectorApp, SklearnApp])
+def test_an_app_is_not_worse_with_the_default_strategy(kind: type) -> None:
+    assert Strategy().method.name == "craft-auto"
+    before, after = (accuracy(kind(seed=1), strategy) for strategy in (FedAvg(), Strategy()))
+    assert after >= before - 0.01
 
 
 def test_a_foreign_client_is_asked_nothing_it_has_no_function_for() -> None:

@@ -14,11 +14,11 @@ import pytest
 import small
 import torch
 from flwr.app import ArrayRecord, Message
-from grids import InProcessGrid
 from real import APPS, WarmFederation, wait_for
 from run_federation import make_certificates, make_node_key
 from safetensors.torch import load_file
 
+from benchmarks.grids import InProcessGrid
 from fedcraft.flower import Strategy, client_app
 
 sys.path.insert(0, str(APPS / "faulty"))

@@ -12,9 +12,9 @@ import small
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from grids import InProcessGrid
 from torch import nn
 
+from benchmarks.grids import InProcessGrid
 from fedcraft.errors import ClientError, InputError
 from fedcraft.flower import Strategy
 

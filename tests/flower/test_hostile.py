@@ -12,10 +12,10 @@ import small
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
-from grids import InProcessGrid
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from benchmarks.grids import InProcessGrid
 from fedcraft.flower import Strategy, client_app
 
 BAD = 1

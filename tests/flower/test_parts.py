@@ -11,8 +11,8 @@ import pytest
 import small
 import torch
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
-from grids import InProcessGrid
 
+from benchmarks.grids import InProcessGrid
 from fedcraft.errors import CheckpointError, InputError
 from fedcraft.flower.client.client_state import ContextStates, DirectoryStates, StatesByRound
 from fedcraft.flower.messages.arrays import WireFormat, open_array

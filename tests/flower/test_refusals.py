@@ -9,8 +9,8 @@ import pytest
 import small
 import torch
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord
-from grids import InProcessGrid
 
+from benchmarks.grids import InProcessGrid
 from fedcraft.errors import ClientError
 
 BAD = 1

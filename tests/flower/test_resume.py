@@ -11,8 +11,8 @@ import pytest
 import small
 import torch
 from flwr.app import ArrayRecord, Message
-from grids import InProcessGrid
 
+from benchmarks.grids import InProcessGrid
 from fedcraft.errors import StateError
 from fedcraft.report import load_runs
 from fedcraft.studies.run import run
@@ -48,18 +48,30 @@ def _interrupted(name: str, run_dir: Path, limit: int, app: Any, **options: Any)
 
 
 @pytest.mark.parametrize("limit", [4, 11, 20])
-@pytest.mark.parametrize("name", ["fedadam", "ditto+craft", "afl"])
-def test_killed_and_resumed_equals_uninterrupted(name: str, limit: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("fedadam", {}),
+        ("ditto+craft", {}),
+        ("afl", {}),
+        ("craft-auto", {"model_average": "tail", "server_lr_schedule": "linear"}),
+    ],
+)
+def test_killed_and_resumed_equals_uninterrupted(
+    name: str, options: dict[str, Any], limit: int, tmp_path: Path
+) -> None:
     """Model, client states and tables, wherever in a round the power went."""
     whole = small.train(
         name,
         rounds=ROUNDS,
         grid=InProcessGrid(small.app(name, state_dir=tmp_path / "a"), small.CLIENTS),
         run_dir=tmp_path / "whole",
+        **options,
     )
     app = small.app(name, state_dir=tmp_path / "b")
-    resumed = _interrupted(name, tmp_path / "cut", limit, app)
+    resumed = _interrupted(name, tmp_path / "cut", limit, app, **options)
     assert torch.equal(small.theta(resumed), small.theta(whole))
+    assert torch.equal(resumed.state.server.start, whole.state.server.start)
     assert small.tables(tmp_path / "cut") == small.tables(tmp_path / "whole")
     histories = [s.state.result.train_metrics_clientapp for s in (resumed, whole)]
     assert histories[0] == histories[1]

@@ -13,10 +13,10 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod
-from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
-from grids import InProcessGrid
+from flwr.serverapp.strategy import FedAvg
 from torch import Tensor, nn
 
+from benchmarks.grids import InProcessGrid
 from fedcraft.errors import InputError, StateError
 from fedcraft.flower import Strategy
 from fedcraft.methods import methods
@@ -220,14 +220,6 @@ def test_wrong_arguments_say_what_was_expected(options: dict, message: str) -> N
 def test_positional_arguments_of_flowers_fedavg_are_refused_with_the_way_to_give_them() -> None:
     with pytest.raises(InputError, match=r"found 0\.5, 0\.25; give .* as in fraction_train=0\.5"):
         Strategy(0.5, 0.25)
-
-
-def test_a_run_dir_that_a_wrapping_strategy_would_ignore_is_refused(tmp_path: Path) -> None:
-    inner = small.strategy("fedavg", run_dir=tmp_path)
-    wrapped = DifferentialPrivacyServerSideFixedClipping(inner, 0.0, 1.0, small.CLIENTS)
-    grid = InProcessGrid(small.app("fedavg"), small.CLIENTS)
-    with pytest.raises(InputError, match=r"run_dir: only start\(\) of this strategy writes"):
-        wrapped.start(grid, small.arrays(), 1)
 
 
 def test_clipping_on_the_client_by_flowers_own_mod_takes_effect() -> None:

@@ -62,8 +62,8 @@ class Rounds:
                 self._begin()
                 while self.done < self.rounds:
                     self._advance(self.done + 1)
-                self.state.result.arrays = self.state.output
-                self.writer.save_model(copy_tensors(self.state.output))
+                output = self.state.result.arrays = self.state.output
+                self.writer.save_model(copy_tensors(output))
                 status = "finished"
             except KeyboardInterrupt:
                 status, reason = "interrupted", "Ctrl-C"
@@ -110,7 +110,7 @@ class Rounds:
             before = self.state.snapshot()
             with self._timed("train", "aggregate"):
                 configure, config = self.strategy.configure_train, self.train_config
-                messages = list(configure(number, self.state.record, config, self.grid))
+                messages = list(configure(number, self.state.broadcast, config, self.grid))
                 if not messages:
                     return {"clients": []}
                 replies = self.messenger.send(self.grid, messages)
@@ -118,7 +118,6 @@ class Rounds:
             refused += self.messenger.refused
             if arrays is not None:
                 self.state.adopt(arrays)
-                self.state.result.arrays = arrays
                 self.state.result.train_metrics_clientapp[number] = metrics or MetricRecord()
                 log(INFO, "aggregate_train: %s", metrics)
                 self.selection.failed.clear()
@@ -136,7 +135,7 @@ class Rounds:
     def _evaluate(self, number: int) -> dict[str, Any]:
         with self._timed("evaluate", "evaluate"):
             configure, config = self.strategy.configure_evaluate, self.evaluate_config
-            messages = list(configure(number, self.state.record, config, self.grid))
+            messages = list(configure(number, self.state.output, config, self.grid))
             if not messages:
                 return {}
             replies = self.messenger.send(self.grid, messages)
@@ -172,11 +171,7 @@ class Rounds:
             "states_lost": [r.client for r in good if r.metrics.get(keys.STATE_LOST)],
             "client_lr": self.state.client_lr,
         }
-        if step is None:
-            return row
-        conflicts = None if step.certificate is None else step.certificate.conflicts()
-        row |= {"conflicts": conflicts, "update_norm": step.update_norm}
-        return row if step.length is None else {**row, "step_length": step.length}
+        return row if step is None else row | step.row()
 
     @contextmanager
     def _timed(self, waiting: str, working: str) -> Iterator[None]:

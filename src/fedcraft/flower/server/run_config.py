@@ -6,7 +6,7 @@ import json
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from fedcraft.config.overrides import TrainingKeys
 from fedcraft.config.settings import Settings
@@ -41,12 +41,15 @@ def settings_of(method: Method, clients_per_round: int, training: TrainingKeys) 
     for name in training:
         if name not in known:
             raise InputError(f"{name}: unknown key; expected one of {', '.join(known)}")
+    given: dict[str, Any] = {**_DEFAULTS, **training}
+    if given.get("look_ahead") is None:
+        given["look_ahead"] = method.look_ahead
     return Settings(
         clients_per_round=clients_per_round,
         client_lr=method.client_lr,
         server_lr=method.server_lr,
         checkpoint_minutes=0,
-        **cast(dict[str, Any], {**_DEFAULTS, "look_ahead": method.look_ahead, **training}),
+        **given,
     )
 
 

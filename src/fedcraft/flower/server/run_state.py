@@ -27,8 +27,9 @@ _HISTORY = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_m
 class RunState:
     """Everything that changes from round to round.
 
-    ``record`` is the model in the form in which it is sent, packed once per round.
-    ``last`` holds, by client, the round of its last reply that counted. ``step`` and ``scores`` are
+    ``record`` is the model x_t as Flower's arrays and ``broadcast`` is what clients train from: the
+    same, or the look-ahead from it. Both are packed once per round. ``last`` holds, by client, the
+    round of its last reply that counted. ``step`` and ``scores`` are
     the last step and the last evaluation.
     """
 
@@ -57,7 +58,7 @@ class RunState:
         self.updates = UpdateMatrix(self.wire, weight_key=weight_key, needs=needs, longest=longest)
         self.clients = KnownClients()
         self.others = {name: record[name] for name in record}
-        self.record = record
+        self.record = self.broadcast = record
         self.initial = record if objective.personal else None
         self.run_key = secrets.token_hex(8)
         self.client_lr = method.client_lr
@@ -70,27 +71,37 @@ class RunState:
     def adopt(self, record: ArrayRecord) -> None:
         """Continue from a model that other code has changed, such as a wrapping strategy."""
         if record is not self.record:
-            self.server.theta, self.server.ahead = self.wire.flatten(record), None
-            self.server.buffers = self._buffers(record)
+            self.server.adopt(self.wire.flatten(record), self._buffers(record))
             self.record = record
+            self.broadcast = self._ahead()
+
+    def adopt_broadcast(self, record: ArrayRecord) -> None:
+        """Let clients train from ``record``, which other code may have changed."""
+        if self.server.ahead is None:
+            self.adopt(record)
+        elif record is not self.broadcast and record is not self.record:
+            theta = self.wire.flatten(record) + self.server.ahead
+            self.server.adopt(theta, self._buffers(record))
+            self.record, self.broadcast = self.pack(theta), record
 
     def aggregate(self, round_number: int, losses_at: LossesAt) -> None:
         """Aggregate the accepted replies and move the model."""
         trained, index = self.updates.trained(), round_number - 1
         self.step = self.server.step(trained, index, self.client_lr, losses_at)
-        self.record = self.pack(self.server.start)
+        self._pack()
         self.last.update({reply.client: round_number for reply in self.updates.accepted})
 
     @property
     def sent(self) -> Tensor:
-        """The model as clients receive it: rounded if its arrays have fewer digits than theta."""
-        return self.server.start if self.wire.exact else self.wire.flatten(self.record)
+        """The broadcast as a vector: rounded if its arrays have fewer digits than theta."""
+        plain = self.wire.exact and self.broadcast is self.record
+        return self.server.theta if plain else self.wire.flatten(self.broadcast)
 
     @property
     def output(self) -> ArrayRecord:
-        """The model that is evaluated: theta, or the average of the iterates."""
-        same = self.server.output is self.server.start
-        return self.record if same else self.pack(self.server.output)
+        """The model that is evaluated and saved: x_t, or the average of the iterates."""
+        output = self.server.output
+        return self.record if output is self.server.theta else self.pack(output)
 
     def pack(self, theta: Tensor) -> ArrayRecord:
         """Return a model in the form in which it is sent."""
@@ -98,11 +109,11 @@ class RunState:
 
     def snapshot(self) -> tuple[Any, ...]:
         """Return everything that a round changes, for :meth:`restore`."""
-        return self.server.snapshot(), self.record, dict(self.last)
+        return self.server.snapshot(), self.record, self.broadcast, dict(self.last)
 
     def restore(self, before: tuple[Any, ...]) -> None:
         """Undo a round that does not count."""
-        server, self.record, self.last = before
+        server, self.record, self.broadcast, self.last = before
         self.server.restore(server)
 
     def still_needed(self, client: ClientId) -> list[int]:
@@ -151,7 +162,14 @@ class RunState:
         for name in _HISTORY:
             history = state["history"][name].items()
             getattr(self.result, name).update({n: MetricRecord(dict(m)) for n, m in history})
-        self.record = self.result.arrays = self.pack(self.server.start)
+        self._pack()
+
+    def _pack(self) -> None:
+        self.record = self.pack(self.server.theta)
+        self.broadcast = self._ahead()
+
+    def _ahead(self) -> ArrayRecord:
+        return self.record if self.server.ahead is None else self.pack(self.server.start)
 
     def _buffers(self, record: ArrayRecord) -> dict[str, Tensor] | None:
         return self.wire.read_buffers(record, self.wire.buffers) or None

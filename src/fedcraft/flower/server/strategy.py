@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from fedcraft.aggregators import Certificate
 from fedcraft.config.overrides import TrainingKeys
+from fedcraft.config.settings import Settings
 from fedcraft.engine.numerics import single_threaded
 from fedcraft.errors import InputError, require
 from fedcraft.flower.messages import keys
@@ -44,13 +45,18 @@ class Strategy(FlowerStrategy):
     are given by name. ``weighted_by_key=None`` gives all clients the same weight, and functions
     that aggregate metrics get the replies without their arrays, which are freed by then. ``method``
     is a name of ``fedcraft methods`` or a ``Method``, whose parts ``local``, ``aggregator`` and
-    ``server`` may be overridden.
+    ``server`` may be overridden. The default, ``craft-auto``, needs no server rate: its steps are
+    as long as FedAvg's. ``"craft"`` is the method of the paper.
 
     * ``model`` or ``layout`` says which arrays are trainable and which belong to one layer. Without
       them every float array is trainable except BatchNorm's running statistics and masks with Inf,
       and a layer is an array's name up to its last dot.
     * ``client_lr``, ``local_epochs``, ``batch_size`` and ``seed`` are sent with every message;
       those in ``train_config`` win. ``training`` are settings of the simulator.
+    * ``look_ahead``: clients train from a point ahead of the model, as ``craft-auto`` advises; the
+      model itself is evaluated, returned and saved. ``model_average="tail"`` (or ``"ema"``)
+      evaluates, returns and saves the average of the models instead; ``aggregate_train`` returns
+      the last one. Neither works where another strategy runs the rounds.
     * ``run_dir`` keeps the simulator's tables, for ``fedcraft report``, and checkpoints: a
       ServerApp that starts again with the same directory continues where the last one stopped, and
       ends with the same model. Put the directory on a disk that outlives the ServerApp.
@@ -68,7 +74,7 @@ class Strategy(FlowerStrategy):
 
     def __init__(
         self,
-        method: str | Method = "craft",
+        method: str | Method = "craft-auto",
         *positional: NoReturn,
         fraction_train: float = 1.0,
         fraction_evaluate: float = 1.0,
@@ -132,7 +138,7 @@ class Strategy(FlowerStrategy):
         """
         settings = self.settings.but(rounds=max(num_rounds, 1))
         train_config = train_config or ConfigRecord()
-        self._open(initial_arrays, timeout)
+        self._open(initial_arrays, settings, timeout)
         self.state.client_lr = float(train_config.get(keys.LR, self.method.client_lr))  # type: ignore[arg-type]
         names = ("weighted_by_key", "fraction_train", "min_train_nodes")
         others = {name: getattr(self, name) for name in names}
@@ -183,7 +189,7 @@ class Strategy(FlowerStrategy):
         if self.fraction_train == 0:
             return []
         state = self._state or self._open_wrapped(arrays)
-        state.adopt(arrays)
+        state.adopt_broadcast(arrays)
         least, available = self.min_train_nodes, self.min_available_nodes
         nodes = self.selection.choose(grid, server_round - 1, self.fraction_train, least, available)
         state.updates.open(nodes, state.sent, state.server.averaged)
@@ -197,7 +203,7 @@ class Strategy(FlowerStrategy):
             keys.ROUND: server_round,  # a config that was used before may hold another
         }
         state.client_lr, self._grid = float(sent[keys.LR]), grid
-        return self.messenger.messages(MessageType.TRAIN, nodes, state.record, sent)
+        return self.messenger.messages(MessageType.TRAIN, nodes, state.broadcast, sent)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -254,11 +260,11 @@ class Strategy(FlowerStrategy):
             return None
         return self._aggregated(state.scores, self.evaluate_metrics_aggr_fn)
 
-    def _open(self, arrays: ArrayRecord, timeout: float | None) -> RunState:
+    def _open(self, arrays: ArrayRecord, settings: Settings, timeout: float | None) -> RunState:
         state = self._state = RunState(
             self.method,
             arrays,
-            self.settings,
+            settings,
             model=self.model,
             layout=self.layout,
             weight_key=self.weighted_by_key,
@@ -270,13 +276,20 @@ class Strategy(FlowerStrategy):
         return state
 
     def _open_wrapped(self, arrays: ArrayRecord) -> RunState:
-        """Make the state of a run whose rounds another strategy, or Flower's loop, runs."""
-        if self.run_dir is not None:
-            raise InputError(
-                f"run_dir: only start() of this strategy writes {self.run_dir}, but another "
-                "strategy runs the rounds; leave out run_dir, or start this strategy itself"
-            )
-        return self._open(arrays, None)
+        """Make the state of a run whose rounds another strategy runs.
+
+        There is no look-ahead then: that strategy compares replies with the model it has seen.
+        """
+        given = {"run_dir": self.run_dir} | self.settings.identity()
+        for name in ("run_dir", "model_average", "server_lr_schedule"):
+            if given.get(name) is not None:
+                raise InputError(
+                    f"{name}: only start() of this strategy can use {given[name]}, but another "
+                    f"strategy runs the rounds; leave out {name}, or start this strategy itself"
+                )
+        if self.settings.look_ahead:
+            log(INFO, "Another strategy runs the rounds: clients start without look-ahead")
+        return self._open(arrays, self.settings.but(look_ahead=0.0), None)
 
     def _losses_at(self, theta: Tensor, clients: Sequence[ClientId]) -> list[float]:
         return self.messenger.losses_at(self._grid, theta, clients)
