@@ -277,7 +277,14 @@ def test_ctrl_c_and_a_scheduler_leave_checkpoints_of_a_sweep(number: int, here: 
 
 @pytest.mark.parametrize("beside", [{}, {"mean_paper": 0.722, "mean_difference": -0.016}])
 def test_long_names_cost_a_table_no_digit(beside: dict[str, float]) -> None:
-    scores = {"mean": 0.706, "best10": 0.931, "worst10": 0.373, "std": 0.161, "conflicts": 0.3}
+    scores = {
+        "mean": 0.706,
+        "best10": 0.931,
+        "worst10": 0.373,
+        "std": 0.161,
+        "conflicts": 0.3,
+        "mean_sd": 0.012,
+    }
     rates = {"client_lr": 0.005, "server_lr": 0.1}
     names = {"craft": 500, "craft-at-least-uniform": 50}
     rows = [
@@ -288,6 +295,6 @@ def test_long_names_cost_a_table_no_digit(beside: dict[str, float]) -> None:
     console.print(score_table(rows, "title"))
     text = console.export_text()
     assert "…" not in text
-    for shown in ("0.706", "0.931", "0.373", "0.161", "0.005 / 0.1", "500"):
+    for shown in ("0.706", "0.012", "0.931", "0.373", "0.161", "0.005 / 0.1", "500"):
         assert shown in text
     assert all(len(line) <= 80 for line in text.splitlines())

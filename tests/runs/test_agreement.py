@@ -69,12 +69,15 @@ def record(
 
 
 Cells = dict[tuple[str, str], list[tuple[str, int]]]
-"""What a reader sees of a method in a problem: the number of each column and its place."""
+"""What a reader sees of a method in a problem: each number and its place, then the spread."""
 
 
 def expected(table: list[dict[str, Any]]) -> dict[tuple[str, str], list[str]]:
     return {
-        (row["problem"], row["label"]): [metric.text(row[metric.key]) for metric in METRICS]
+        (row["problem"], row["label"]): [
+            *(metric.text(row[metric.key]) for metric in METRICS),
+            METRICS[0].text(row["mean_sd"]).replace("–", ""),
+        ]
         for row in table
     }
 
@@ -83,13 +86,14 @@ def in_terminal(folder: Path) -> Cells:
     found: Cells = {}
     for problem in SweepResult(folder, tuple(find_runs(folder))).problems():
         table = score_table(rows([problem]), problem.title)
-        names, *columns = ([*column.cells] for column in table.columns)
+        columns = {str(column.header).rstrip(" ↑↓"): [*column.cells] for column in table.columns}
         assert note(rows([problem])) in str(table.caption)
-        for number, name in enumerate(names):
-            cells = [column[number] for column in columns[: len(METRICS)]]
+        for number, name in enumerate(columns["Method"]):
+            cells = [columns[metric.heading][number] for metric in METRICS]
             places = [["bold", "underline"].index(c.style) + 1 if c.style else 0 for c in cells]
             shown = [(cell.plain, place) for cell, place in zip(cells, places, strict=True)]
-            found[problem.title, name.removesuffix(" (diverged)")] = shown
+            over_seeds = columns["±"][number].plain if "±" in columns else ""
+            found[problem.title, name.removesuffix(" (diverged)")] = [*shown, (over_seeds, 0)]
     return found
 
 
@@ -104,9 +108,10 @@ def in_markdown(text: str) -> Cells:
             cells = dict(zip(heads, line, strict=True))
             shown = [cells.get(metric.heading, "–") for metric in METRICS]
             places = [1 if "**" in cell else 2 if "_" in cell else 0 for cell in shown]
-            plain = [cell.strip("*_") for cell in shown]
+            plain = [cell.partition(" ±")[0].strip("*_") for cell in shown]
+            over_seeds = cells["Mean"].partition(" ± ")[2] if "Mean" in cells else ""
             name = cells["Method"].removesuffix(" (diverged)").replace("\\", "")
-            found[title, name] = list(zip(plain, places, strict=True))
+            found[title, name] = [*zip(plain, places, strict=True), (over_seeds, 0)]
     return found
 
 
@@ -118,7 +123,10 @@ def in_page(text: str, titles: list[str]) -> Cells:
             name = re.search(r'<th scope="row">(.*?)( <span|</th>)', row)
             assert name is not None
             cells = re.findall(r'<td class="place(\d)"><span>(.*?)</span>', row)
-            found[title, html.unescape(name[1])] = [(text, int(place)) for place, text in cells]
+            shown = [(text, int(place)) for place, text in cells]
+            over_seeds = re.search(r"<small>±&nbsp;(.*?)</small>", row)
+            spread = over_seeds[1] if over_seeds else ""
+            found[title, html.unescape(name[1])] = [*shown, (spread, 0)]
     return found
 
 

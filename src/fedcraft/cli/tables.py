@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from fedcraft.runs.summary import METRICS, marks, note
+from fedcraft.runs.summary import METRICS, Metric, marks, note, spread
 
 __all__ = ["plain_table", "score_table"]
+
+Rows = Sequence[Mapping[str, Any]]
 
 _CONFLICTS = "Conflicts: clients per round that the step works against."
 _RATES = "Rates: client_lr / server_lr."
@@ -22,14 +24,12 @@ _STYLE: dict[str, Any] = {
     "pad_edge": False,
     "collapse_padding": True,
 }
-_DIGITS = 5
+_DIGITS, _SPREAD = 5, "±"
 _PLACES = ("", "bold", "underline")
 _PAPER = {"mean_paper": "Paper", "mean_difference": "Off by"}
 
 
-def score_table(
-    rows: Sequence[Mapping[str, Any]], title: str, *, show_rounds: bool = False
-) -> Table:
+def score_table(rows: Rows, title: str, *, show_rounds: bool = False) -> Table:
     """Return the table of one problem's methods; rounds are shown where they differ.
 
     Runs with fewer rounds than the paper's are shown beside its numbers, but without a difference.
@@ -39,24 +39,33 @@ def score_table(
     papers = [key for key in beside if rows and key in rows[0]]
     left_out = "conflicts" if papers else ""  # a terminal is 80 columns wide
     shown = [metric for metric in METRICS if metric.key != left_out]
-    caption = [_CONFLICTS if not left_out else "", _RATES, note(rows)]
-    table = Table(title=title, caption=" ".join(filter(None, caption)), **_STYLE)
+    over_seeds = "±: standard deviation over seeds." if any(map(spread, rows)) else ""
+    caption = [over_seeds, _CONFLICTS if not left_out else "", _RATES, note(rows)]
+    about = " ".join(filter(None, caption))
+    # The box leaves a space between columns, which is enough where a terminal is narrow.
+    table = Table(title=title, caption=about, padding=0, **_STYLE)
     table.add_column("Method", overflow="fold", min_width=10)
-    heads = [f"{metric.heading} {'↑' if metric.higher_is_better else '↓'}" for metric in shown]
-    heads += [_PAPER[key] for key in papers] + (["Rounds"] if show_rounds else [])
-    for head in heads:
+    columns: dict[str, Sequence[str | Text]] = dict(_scores(rows, shown))
+    columns |= {_PAPER[key]: [_beside(row, key) for row in rows] for key in papers}
+    columns |= {"Rounds": [str(row["rounds"]) for row in rows]} if show_rounds else {}
+    for head in columns:
         # Names and headings are wrapped before a number loses a digit.
         table.add_column(head, justify="right", min_width=_DIGITS)
     table.add_column("Rates", justify="right", no_wrap=True)
-    places = {metric.key: marks(rows, metric) for metric in shown}
-    for number, row in enumerate(rows):
-        cells = [Text(m.text(row[m.key]), _PLACES[places[m.key][number]]) for m in shown]
-        theirs = [_beside(row, key) for key in papers]
-        rounds = [str(row["rounds"])] if show_rounds else []
-        rates = f"{row['client_lr']:g} / {row['server_lr']:g}"
+    for row, *cells in zip(rows, *columns.values(), strict=True):
         name = f"{row['label']} (diverged)" if row["diverged"] else str(row["label"])
-        table.add_row(name, *cells, *theirs, *rounds, rates)
+        table.add_row(name, *cells, f"{row['client_lr']:g} / {row['server_lr']:g}")
     return table
+
+
+def _scores(rows: Rows, shown: Sequence[Metric]) -> Iterator[tuple[str, list[Text]]]:
+    """Yield heading and cells of each metric, after the mean those of its spread over seeds."""
+    for metric in shown:
+        cells = zip(rows, marks(rows, metric), strict=True)
+        texts = [Text(metric.text(row[metric.key]), _PLACES[place]) for row, place in cells]
+        yield f"{metric.heading} {'↑' if metric.higher_is_better else '↓'}", texts
+        if metric.key == "mean" and any(map(spread, rows)):
+            yield _SPREAD, [Text(spread(row)) for row in rows]
 
 
 def plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> Table:

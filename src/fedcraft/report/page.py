@@ -20,7 +20,7 @@ from fedcraft.report.names import COLOURS, DARK_COLOURS, style
 from fedcraft.report.verdict import verdict
 from fedcraft.runs import Run
 from fedcraft.runs.select import Problem, group, in_order
-from fedcraft.runs.summary import METRICS, marks, note, rows
+from fedcraft.runs.summary import METRICS, marks, note, rows, spread
 
 with needs("jinja2"):
     import jinja2
@@ -127,7 +127,7 @@ def _summary_rows(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 {"text": m.text(row[m.key]), "place": places[m.key][i], "name": m.key}
                 for m in METRICS
             ],
-            "mean_sd": mean.text(row["mean_sd"]) if row["seeds"] > 1 else "",
+            "mean_sd": spread(row),
             "on_test": mean.text(row["mean_on_test"]),
             "before": conflicts.text(row["conflicts_before"]),
             "rounds": row["rounds"],

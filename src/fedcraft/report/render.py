@@ -12,7 +12,7 @@ from fedcraft.errors import InputError
 from fedcraft.runs import Run
 from fedcraft.runs.run import load_pandas
 from fedcraft.runs.select import Judge, group
-from fedcraft.runs.summary import METRICS, Metric, marks, note, places, rows
+from fedcraft.runs.summary import METRICS, Metric, marks, note, places, rows, spread
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,9 +134,12 @@ def _columns(part: Rows) -> list[Column]:
     return [(k, m) for k, m in keys if any(math.isfinite(row.get(k, math.nan)) for row in part)]
 
 
-def _grid(part: Rows, mark: Callable[[str, int], str]) -> list[list[str]]:
+def _grid(part: Rows, mark: Callable[[str, int, str], str]) -> list[list[str]]:
     columns = [
-        [mark(m.text(row[key]), place) for row, place in zip(part, places_of, strict=True)]
+        [
+            mark(m.text(row[key]), place, spread(row) if key == "mean" else "")
+            for row, place in zip(part, places_of, strict=True)
+        ]
         for key, m in _columns(part)
         # Published numbers are ranked even where ours diverged.
         for places_of in (marks(part, m) if key == m.key else places([r[key] for r in part], m),)
@@ -149,13 +152,15 @@ def _escaped(text: str, special: dict[int, str]) -> str:
     return "".join(c if c.isprintable() else " " for c in text).translate(special)
 
 
-def _markdown_mark(text: str, place: int) -> str:
-    return {1: f"**{text}**", 2: f"_{text}_"}.get(place, text)
+def _markdown_mark(text: str, place: int, spread: str) -> str:
+    marked = {1: f"**{text}**", 2: f"_{text}_"}.get(place, text)
+    return f"{marked} ± {spread}" if spread else marked
 
 
-def _latex_mark(text: str, place: int) -> str:
+def _latex_mark(text: str, place: int, spread: str) -> str:
     text = text.replace("–", "--")
-    return {1: rf"\textbf{{{text}}}", 2: rf"\underline{{{text}}}"}.get(place, text)
+    marked = {1: rf"\textbf{{{text}}}", 2: rf"\underline{{{text}}}"}.get(place, text)
+    return rf"{marked} {{\scriptsize $\pm$ {spread}}}" if spread else marked
 
 
 def _markdown_block(title: str, part: Rows) -> str:

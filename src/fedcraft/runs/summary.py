@@ -13,7 +13,7 @@ from typing import Any
 
 from fedcraft.runs.select import Entry, Problem
 
-__all__ = ["COLUMNS", "METRICS", "Metric", "marks", "note", "places", "rivals", "rows"]
+__all__ = ["COLUMNS", "METRICS", "Metric", "marks", "note", "places", "rivals", "rows", "spread"]
 
 Row = Mapping[str, Any]
 
@@ -120,6 +120,11 @@ def places(values: Sequence[float], metric: Metric) -> list[int]:
     ordered = sorted({v for v in written if v is not None}, reverse=metric.higher_is_better)
     places = dict(zip(ordered, (1, 2), strict=False)) if len(ordered) > 1 else {}
     return [places.get(value, 0) if value is not None else 0 for value in written]
+
+
+def spread(row: Row) -> str:
+    """Return the standard deviation of the mean over seeds as tables write it, if there is one."""
+    return METRICS[0].text(row["mean_sd"]) if math.isfinite(row["mean_sd"]) else ""
 
 
 def _sound(rows: Sequence[Row]) -> list[Row]:
