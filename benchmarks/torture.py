@@ -263,29 +263,46 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def kill_often(
-    work: Callable[[Path], object], torn: Path, *, kills: int, seconds: float, luck: random.Random
-) -> str:
-    """Start ``work`` again and again, killed at random moments; return what went wrong, if any.
+def killed_runs(
+    work: Callable[[Path], object], torn: Path, whole: Path, *, kills: int, luck: random.Random
+) -> Iterator[str]:
+    """Kill ``work`` at random moments; yield after each kill what is wrong with a resumed copy.
 
-    ``seconds`` is how long it takes uninterrupted. It is not finished when this returns.
+    ``whole`` does not exist yet: the work is done there once, uninterrupted, and timed. The killed
+    run itself is started again and killed again, so that kills add up; one that finishes before
+    its kill makes room for a fresh one.
     """
-    problem, done = "", 0
-    while done < kills and not problem:
+    started = time.monotonic()
+    work(whole)
+    seconds, done = time.monotonic() - started, 0
+    copy = torn.with_name(f"{torn.name}-resumed")
+    while done < kills:
         process = fork(lambda: work(torn))
         time.sleep(luck.uniform(0.0, 0.8 * seconds))
         workers = descendants(process.pid or 0)
         process.kill()
         process.join()
-        if not gone(workers):
-            problem = _LEFT_OVER
-        if process.exitcode == -signal.SIGKILL:
-            done += 1
-        elif process.exitcode:
-            problem = _FAILED
-        else:  # it was finished: start over, so that every kill hits something
+        if process.exitcode != -signal.SIGKILL:  # it came to its end before the kill
+            if process.exitcode:
+                yield _FAILED
             shutil.rmtree(torn)
-    return problem
+            continue
+        done += 1
+        if not gone(workers):
+            yield _LEFT_OVER
+            continue
+        if torn.exists():
+            shutil.copytree(torn, copy)
+        work(copy)
+        yield difference(copy, whole)
+        shutil.rmtree(copy)
+
+
+def difference(torn: Path, whole: Path) -> str:
+    """Return what distinguishes a resumed run from one that was never interrupted, if anything."""
+    if not same_run(torn, whole):
+        return _DIFFERS
+    return _LEFT_OVER if left_over(torn, whole) else ""
 
 
 def left_over(torn: Path, whole: Path) -> list[str]:
@@ -301,17 +318,10 @@ def kills(count: int, folder: Path) -> Outcomes:
         executor, workers = (("serial", 1), ("processes", 2))[number % 2]
         work = partial(_begin_or_resume, method=name, executor=executor, workers=workers)
         whole, torn = folder / f"{name}-whole", folder / f"{name}-torn"
-        started = time.monotonic()
-        work(whole)
-        seconds = time.monotonic() - started
         share = count * (number + 1) // len(METHODS) - count * number // len(METHODS)
         luck = random.Random(name)
-        problem = kill_often(work, torn, kills=share, seconds=seconds, luck=luck)
-        if not problem:
-            work(torn)
-            problem = _LEFT_OVER if left_over(torn, whole) else ""
-            problem = problem if same_run(torn, whole) else _DIFFERS
-        yield from [(problem or "same", f"{name}: {left_over(torn, whole)}")] * share
+        for problem in killed_runs(work, torn, whole, kills=share, luck=luck):
+            yield problem or "same", name
 
 
 def _begin_or_resume(place: Path, **keys: Any) -> None:

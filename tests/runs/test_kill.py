@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import random
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
-from benchmarks.torture import fork, kill_often, left_over
+from benchmarks.torture import fork, killed_runs, left_over
 from fedcraft.engine import run
 from fedcraft.local.store import ClientStates
 from fedcraft.methods import method
@@ -18,7 +17,7 @@ from fedcraft.runs import seal
 from fedcraft.runs.checkpoint import Checkpoints
 from fedcraft.runs.verify import check
 
-_KILLS = 6  # for each method
+_KILLS = 4  # for each method, each with a resumed copy
 _ROUNDS = 12
 
 
@@ -27,23 +26,15 @@ _ROUNDS = 12
     [("craft", "processes"), ("ditto+craft", "serial"), ("fedfv", "processes"), ("afl", "serial")],
 )
 def test_killed_at_random_moments_and_resumed_is_never_interrupted(
-    name, executor, federation, model, settings, tmp_path, same_run
+    name, executor, federation, model, settings, tmp_path
 ):
     choice = settings(rounds=_ROUNDS, executor=executor, workers=2, checkpoint_every=2)
 
     def work(place, resume=True):
         run(method(name), federation, model, choice, place, resume=resume)
 
-    started = time.monotonic()
-    work(tmp_path / "whole")
-    duration = time.monotonic() - started
-    torn = tmp_path / "torn"
-    luck = random.Random(name)
-    assert kill_often(work, torn, kills=_KILLS, seconds=duration, luck=luck) == ""
-    work(torn)
-
-    same_run(torn, tmp_path / "whole")
-    assert left_over(torn, tmp_path / "whole") == []
+    places, luck = (tmp_path / "torn", tmp_path / "whole"), random.Random(name)
+    assert list(killed_runs(work, *places, kills=_KILLS, luck=luck)) == [""] * _KILLS
 
 
 def _die(*args, **kwargs):
