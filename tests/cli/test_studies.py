@@ -74,7 +74,7 @@ def test_compare_prints_table_and_report_and_does_nothing_twice(here: Path) -> N
 
 def test_estimates_train_nothing(here: Path) -> None:
     told = json.loads(call("compare", *TINY, "--estimate", "--json").stdout)
-    assert told["runs"] == 48 + 2 * 4, "the grid, and two more seeds of each method"
+    assert told["runs"] == 60 + 2 * 5, "the grid, and two more seeds of each method"
     assert told["seconds"] > 0
     assert not (here / "runs").exists()
 
