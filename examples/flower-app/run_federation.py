@@ -270,7 +270,7 @@ def main() -> int:
     """Start everything, run the app, and print where its tables are."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for keys, logs and the run")
-    parser.add_argument("--method", default="craft")
+    parser.add_argument("--method", default="craft-auto")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--nodes", type=int, default=3)
     options = parser.parse_args()

@@ -1,8 +1,8 @@
 """fedcraft on Flower: every method as a strategy, and a matching client app.
 
 >>> from fedcraft.flower import Strategy
->>> Strategy("craft", fraction_train=0.5).method.title
-'CRAFT'
+>>> Strategy(fraction_train=0.5).method.title
+'CRAFT-auto'
 """
 
 from fedcraft.errors import MissingExtraError
