@@ -38,7 +38,7 @@ NOTE = """FedAvg → `craft-auto`: means over the seeds, and the difference with
 deviation over the seeds, **bold** where it is below -.01. Breast cancer and wine have seeds 5 to
 14: they began with 5 to 7 like digits, and seven were added after a look at those, because one
 sample of wine's test part is .011 of the mean. Their worst tenth is one or two clients with few
-test samples. FEMNIST has seeds 77 and 78, CIFAR-10 has seed 77."""
+test samples. FEMNIST has seeds 77 and 78; CIFAR-10, where it is shown, has seed 77."""
 
 Record = dict[str, Any]
 Floats = NDArray[np.float64]
