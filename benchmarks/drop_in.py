@@ -41,8 +41,11 @@ from fedcraft.flower import Strategy
 RESULTS = Path("results/benchmarks/drop-in.json")
 PAGE = Path("docs/craft-auto.md")
 BLOCK = "drop-in"
-SEEDS = (1, 2, 3)
 TOLERATED = -0.01
+LEGEND = (
+    "Accuracy after the app's last round, mean over the seeds; the gain of `Strategy()` over "
+    "`FedAvg` with its standard error,\nbold where it is more than 0.01 below."
+)
 STRATEGIES: dict[str, Callable[[], FedAvg | Strategy]] = {
     "FedAvg": FedAvg,
     "Strategy()": Strategy,
@@ -60,6 +63,7 @@ class App(ABC):
     about: str
     clients: int
     rounds: int
+    seeds: Sequence[int] = range(1, 11)
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -215,6 +219,7 @@ class TabularApp(TorchApp):
 class ImageApp(TorchApp):
     """quickstart-pytorch's kind: a small CNN on CIFAR-10, local SGD with momentum."""
 
+    seeds = range(1, 4)
     name, about = "pytorch", "small CNN on CIFAR-10, local SGD (0.1, momentum 0.9)"
     clients, rounds = 10, 3
 
@@ -265,45 +270,56 @@ def _model(message: Message) -> Arrays:
     return [array.numpy() for array in record.values()]
 
 
-def accuracy(app: App, strategy: FedAvg | Strategy) -> float:
-    """Return the accuracy that Flower reports after the app's last round."""
+def accuracies(app: App, strategy: FedAvg | Strategy) -> list[float]:
+    """Return the accuracy that Flower reports after every round of the app."""
     grid = InProcessGrid(client_app(app), app.clients)
     result = strategy.start(grid, app.record(app.initial()), num_rounds=app.rounds)
-    return float(result.evaluate_metrics_clientapp[app.rounds]["accuracy"])  # type: ignore[arg-type]
+    reported = [metrics["accuracy"] for metrics in result.evaluate_metrics_clientapp.values()]
+    return [float(value) for value in reported]  # type: ignore[arg-type]
 
 
 def complete(records: list[Record], only: str, rerun: bool) -> list[Record]:
     """Run what is missing; the file is written after every run."""
     for kind in (kind for kind in APPS if only in kind.name):
         for name, strategy in STRATEGIES.items():
-            for seed in SEEDS:
+            for seed in kind.seeds:
                 key = {"app": kind.name, "strategy": name, "seed": seed}
                 others = [record for record in records if not key.items() <= record.items()]
                 if len(others) < len(records) and not rerun:
                     continue
                 started = perf_counter()
-                found = accuracy(kind(seed), strategy())
-                records = [*others, {**key, "accuracy": found}]
-                RESULTS.write_text(json.dumps(records, indent=1) + "\n")
-                print(f"{key}: {found:.3f}, {perf_counter() - started:.0f} s", flush=True)
+                found = accuracies(kind(seed), strategy())
+                records = [*others, {**key, "accuracies": [round(a, 4) for a in found]}]
+                lines = ",\n".join(json.dumps(record) for record in records)
+                RESULTS.write_text(f"[\n{lines}\n]\n")
+                print(f"{key}: {found[-1]:.3f}, {perf_counter() - started:.0f} s", flush=True)
     return records
 
 
 def results_table(records: list[Record]) -> str:
-    """One row per app: every strategy's mean accuracy over the seeds, and craft-auto's gain."""
+    """One row per app: the mean accuracy over its seeds, and the gain with its standard error."""
     rows = []
     for kind in APPS:
         found = {
-            name: [r["accuracy"] for r in records if (r["app"], r["strategy"]) == (kind.name, name)]
-            for name in STRATEGIES
+            name: [_last(records, kind, name, seed) for seed in kind.seeds] for name in STRATEGIES
         }
-        means = {name: float(np.mean(values)) for name, values in found.items() if values}
-        if {"FedAvg", "Strategy()"} <= means.keys():
-            gain = means["Strategy()"] - means["FedAvg"]
-            mark = "**" if gain < TOLERATED else ""
-            shown = (f"{means[name]:.3f}" if name in means else "" for name in STRATEGIES)
-            rows.append([kind.about, kind.clients, kind.rounds, *shown, f"{mark}{gain:+.3f}{mark}"])
-    return table(["app", "clients", "rounds", *(f"`{n}`" for n in STRATEGIES), "gain"], rows)
+        before, after = found["FedAvg"], found["Strategy()"]
+        gains = np.array([b - a for a, b in zip(before, after, strict=True)])
+        if np.isnan(gains).any():
+            continue
+        mark = "**" if gains.mean() < TOLERATED else ""
+        error = gains.std(ddof=1) / np.sqrt(len(gains))
+        means = [float(np.mean(values)) for values in found.values()]
+        shown = ["" if np.isnan(mean) else f"{mean:.3f}" for mean in means]
+        gain = f"{mark}{gains.mean():+.3f}{mark} ± {error:.3f}"
+        rows.append([kind.about, kind.clients, kind.rounds, len(kind.seeds), *shown, gain])
+    heads = ["app", "clients", "rounds", "seeds", *(f"`{name}`" for name in STRATEGIES), "gain"]
+    return f"{table(heads, rows)}\n\n{LEGEND}"
+
+
+def _last(records: list[Record], kind: type[App], strategy: str, seed: int) -> float:
+    key = {"app": kind.name, "strategy": strategy, "seed": seed}
+    return next((r["accuracies"][-1] for r in records if key.items() <= r.items()), np.nan)
 
 
 def main() -> None:
