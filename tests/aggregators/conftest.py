@@ -74,6 +74,27 @@ PROMISES = [
     Promise("craft", {"reference": "moving_average"}, degree=None, alone=False),
     Promise("craft", {"released_code": True}, degree=None),
     Promise("layer_momentum", degree=0, alone=False),
+    Promise("upgrad"),
+    Promise("upgrad", {"by_layer": False}),
+    Promise("dualproj"),
+    Promise("dualproj", {"by_layer": False}),
+    Promise("pcd", degree=None),
+    Promise("pcd", {"eps": 0.0, "tau": 0.3, "beta": 0.5}),
+    # Clients that contradict each other have no fair step: a ridge bounds weights that cancel.
+    Promise("fairgrad", degree=None, alone=False, tolerance=1e-8),
+    Promise("nash_mtl", degree=0, alone=False, tolerance=1e-8),
+    Promise("nash_mtl", {"by_layer": False, "length": "average"}),
+    Promise("cagrad", alone=False),
+    Promise("cagrad", {"by_layer": False, "c": 1.0}, alone=False),
+    Promise("imtl_g", {"length": "average"}),
+    Promise("aligned_mtl"),
+    Promise("aligned_mtl", {"by_layer": False, "balance": "median"}),
+    Promise("pcgrad"),
+    Promise("gradvac", {"beta": 0.5}),
+    Promise("gradvac", {"by_layer": False}),
+    Promise("fedgh"),
+    Promise("adafed", alone=False),
+    Promise("average", {"length": "fedexp"}),
 ]
 _KNOWN = {promise.rule for promise in PROMISES}
 PROMISES += [

@@ -26,17 +26,29 @@ __all__ = [
 ]
 
 RULES: dict[str, str] = {
+    "adafed": "fedcraft.aggregators.adafed:AdaFed",
     "afl": "fedcraft.aggregators.afl:AFL",
+    "aligned_mtl": "fedcraft.aggregators.aligned_mtl:AlignedMTL",
     "average": "fedcraft.aggregators.average:Average",
+    "cagrad": "fedcraft.aggregators.cagrad:CAGrad",
     "config": "fedcraft.aggregators.config_rule:ConFIG",
     "craft": "fedcraft.aggregators.craft:Craft",
+    "dualproj": "fedcraft.aggregators.dualproj:DualProj",
+    "fairgrad": "fedcraft.aggregators.fairgrad:FairGrad",
     "fedfv": "fedcraft.aggregators.fedfv:FedFV",
+    "fedgh": "fedcraft.aggregators.fedgh:FedGH",
     "fedlf": "fedcraft.aggregators.fedlf:FedLF",
     "fedmdfg": "fedcraft.aggregators.fedmdfg:FedMDFG",
     "fedmgda": "fedcraft.aggregators.fedmgda:FedMGDA",
     "fednova": "fedcraft.aggregators.fednova:FedNova",
+    "gradvac": "fedcraft.aggregators.gradvac:GradVac",
+    "imtl_g": "fedcraft.aggregators.imtl_g:IMTLG",
     "layer_momentum": "fedcraft.aggregators.layer_momentum:LayerMomentum",
+    "nash_mtl": "fedcraft.aggregators.nash_mtl:NashMTL",
+    "pcd": "fedcraft.aggregators.pcd:PCD",
+    "pcgrad": "fedcraft.aggregators.pcgrad:PCGrad",
     "qfedavg": "fedcraft.aggregators.qfedavg:QFedAvg",
+    "upgrad": "fedcraft.aggregators.upgrad:UPGrad",
 }
 
 

@@ -11,6 +11,11 @@ and near the optimum. With a^q = sum_i w_i g_i^q, every layer g^q is scaled to
   Otherwise one client that diverges or lies could determine the length of a^q.
 * ``progress``: ||a^q||^2 / <g^q, a^q>, so that the step goes as far along a as FedAvg's does, but
   at most 1.5 ||a^q||.
+* ``fedexp``: max(1, S / (2 (||a^q||^2 + eps))) ||a^q|| with S = sum_i w_i ||g_i^q||^2, FedAvg's
+  step at the server rate of FedExP (Jhunjhunwala et al. 2023, arXiv:2301.09604): longer the more
+  the clients disagree. The paper uses one rate for the whole model, equal weights and an absolute
+  eps; here the rate is by layer and eps = S / 1000, so that scaling the updates scales the step. It
+  also evaluates the mean of the last two models, which is left out.
 """
 
 from __future__ import annotations
@@ -22,10 +27,11 @@ from torch import Tensor
 
 from fedcraft.aggregators.cohort import Cohort, Vector
 
-Length = Literal["own", "unit", "average", "clipped_average", "progress"]
+Length = Literal["own", "unit", "average", "clipped_average", "progress", "fedexp"]
 
 _LONGEST_ROW = 3.0  # times the median: honest clients with more data also have longer updates
 _LONGEST_PROGRESS = 1.5
+_FEDEXP_EPS = 1e-3  # times S: at most 500 times the average, and 8 times a typical update
 _TINY = torch.finfo(torch.float64).tiny
 
 
@@ -41,8 +47,10 @@ def length_factors(cohort: Cohort, direction: Vector, dots: Tensor | None, how: 
     if how == "clipped_average":
         weights = weights * _clipping(cohort)
     average = _combined_length(cohort, weights)
+    if how == "fedexp":
+        average = average * _extrapolation(cohort, average.square())
     if how != "progress":
-        return average / lengths
+        return torch.where(lengths > _TINY, average / lengths, 0)  # a zero layer stays zero
     along = (cohort.dots(direction) if dots is None else dots) @ cohort.weights
     factor = average.square() / along.clamp(min=_TINY)
     return torch.minimum(factor, _LONGEST_PROGRESS * average / lengths)
@@ -52,6 +60,12 @@ def _clipping(cohort: Cohort) -> Tensor:
     norms = cohort.square_norms.sqrt()
     limit = _LONGEST_ROW * norms.quantile(0.5, dim=-1, keepdim=True)
     return (limit / norms.clamp(min=_TINY)).clamp(max=1)
+
+
+def _extrapolation(cohort: Cohort, average: Tensor) -> Tensor:
+    """max(1, S / (2 (||a^q||^2 + eps))) by layer."""
+    mean = cohort.square_norms @ cohort.weights
+    return (mean / (2 * (average + _FEDEXP_EPS * mean)).clamp(min=_TINY)).clamp(min=1)
 
 
 def _combined_length(cohort: Cohort, weights: Tensor) -> Tensor:
