@@ -77,4 +77,4 @@ def _least(gram: Tensor, average: Tensor, square: float, radius: float) -> Tenso
 
     if slope(_STATIONARY) >= 0:
         return nearest(0.0)
-    return nearest(float(brentq(slope, _STATIONARY, 1 + _STATIONARY, xtol=1e-15, rtol=1e-15)))
+    return nearest(float(brentq(slope, _STATIONARY, 1 + _STATIONARY, xtol=1e-12, rtol=1e-12)))
