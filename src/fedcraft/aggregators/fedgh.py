@@ -21,9 +21,8 @@ class FedGH(Weighted):
     harmonization). In contrast to PCGrad, updates are projected off projected ones. Remembers
     nothing; cost O(m^2 d + m^3).
 
-    Pairs come in the order of the client ids (the paper gives no order), so that the order of the
-    rows does not matter. Where two updates are opposite, both become zero, and are left alone from
-    then on.
+    Pairs come in the order of the client ids, so that the order of the rows does not matter.
+    Where two updates are opposite, both become zero, and are left alone from then on.
     """
 
     def weights(self, grams: Tensor, cohort: Cohort) -> Tensor:
