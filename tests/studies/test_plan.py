@@ -102,7 +102,7 @@ def test_comparison_gives_every_method_the_same_grid() -> None:
         for name in DEFAULT_METHODS
     }
     size = len(DEFAULT_GRID["client_lr"]) * len(DEFAULT_GRID["server_lr"])
-    assert len(points) == 4
+    assert len(points) == len(DEFAULT_METHODS)
     assert all(found == points["craft"] and len(found) == size for found in points.values())
     assert all(c.dataset == "digits" and c.clients == 50 and c.alpha == 0.1 for c in configs)
     assert all(c.validation_fraction > 0 for c in configs)

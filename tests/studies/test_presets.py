@@ -44,6 +44,8 @@ RUN_IDS = {
     "curves-cifar100-cnn": "ea3e3621",
     "curves-cifar10-resnet20": "b8fa49d5",
     "ditto-cifar10-short": "58e7a3d4",
+    "auto-cifar10-cnn": "c20f6d71",
+    "auto-femnist": "d3168aaa",
 }
 
 
