@@ -23,7 +23,12 @@ def study_table(name: str) -> str:
     groups: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in from_results(name).result.runs:
         groups[run.method][rates(run.config)].append(run)
-    return table(_HEADS, (row for each in groups.values() for row in _rows(each)))
+    ordered = sorted(groups.values(), key=_best_mean, reverse=True)
+    return table(_HEADS, (row for settings in ordered for row in _rows(settings)))
+
+
+def _best_mean(settings: dict[str, list[Run]]) -> float:
+    return max(fmean(_values(runs, "evaluation", "mean")) for runs in settings.values())
 
 
 def _rows(settings: dict[str, list[Run]]) -> Iterator[list[str]]:
