@@ -7,6 +7,7 @@ import math
 import re
 import shutil
 import tomllib
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -242,5 +243,10 @@ def test_stored_results_are_found_from_anywhere(
     assert wheel["targets"]["wheel"]["force-include"] == {"results": "fedcraft/results"}
 
 
-def test_the_repository_stores_few_files() -> None:
-    assert len([path for path in (ROOT / "results").rglob("*") if path.is_file()]) <= 64
+def test_the_repository_stores_a_few_tables_per_study() -> None:
+    """One table each of runs, curves, clients and conflicts; a file per benchmark; no copies."""
+    folders: dict[Path, int] = Counter(p.parent for p in (ROOT / "results").rglob("*.*"))
+    tables = {"runs.csv", "curves.csv", "clients.csv", "conflicts.csv"}
+    studies = [folder for folder in folders if (folder / "curves.csv").is_file()]
+    assert all({p.name for p in folder.iterdir()} <= tables for folder in studies)
+    assert sum(folders.values()) - 4 * len(studies) <= 24, "benchmarks, theory, splits, digits"
