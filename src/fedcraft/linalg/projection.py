@@ -20,7 +20,7 @@ it is exact wherever no singular value lies below 1 / gain.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -126,39 +126,57 @@ def project(
     coefficients, trusted = trusted_solve(kernel, gap, dtype, cutoffs)
     if constraint == "at_least":
         coefficients = _one_sided(kernel, gap, active, trusted)
-    rank = active.sum(-1)
     square = (coefficients * apply(kernel, coefficients)).sum(-1)
-    vectors: dict[int, Tensor] = {}
-    bounded: list[int] = []
+    found = Projection(
+        coefficients,
+        shared,
+        active,
+        active.sum(-1),
+        square,
+        trusted,
+        one_sided=constraint == "at_least",
+    )
     floor = 0.0 if gain is None else 1 / gain
+    bounded = []
     for layer in torch.nonzero(~trusted).flatten().tolist():
         rows = torch.nonzero(active[layer]).flatten()
         coefficients[layer] = 0
         if len(rows) == 0:
             continue
-        cutoff = float(cutoffs[layer])
-        part = _Layer(scale[layer, rows], gap[layer, rows], constraint, cutoff, floor)
-        known = block(layer) if block is not None else None
-        if known is not None:
-            vectors[layer], rank[layer], limited = part.vector(known[rows], dtype)
-            square[layer] = vectors[layer] @ vectors[layer]
-        else:
-            gram = precise_gram(layer) if precise_gram is not None else grams[layer]
-            solved = part.coefficients(gram[rows][:, rows])
-            coefficients[layer, rows], rank[layer], square[layer], limited = solved
-        bounded += [layer] * limited
-    norm = square.clamp(min=0).sqrt()
-    return Projection(
-        scale * coefficients,
-        shared,
-        active,
-        rank,
-        norm,
-        trusted,
-        one_sided=constraint == "at_least",
+        part = _Layer(
+            scale[layer, rows], gap[layer, rows], constraint, float(cutoffs[layer]), floor
+        )
+        gram = precise_gram or (lambda index: grams[index])
+        bounded += [layer] * _solve_again(found, layer, rows, part, gram, block, dtype)
+    return replace(
+        found,
+        coefficients=scale * coefficients,
+        norm=square.clamp(min=0).sqrt(),
         bounded=tuple(bounded),
-        vectors=vectors,
     )
+
+
+def _solve_again(
+    found: Projection,
+    layer: int,
+    rows: Tensor,
+    part: _Layer,
+    gram: Callable[[int], Tensor],
+    block: Callable[[int], Tensor | None] | None,
+    dtype: torch.dtype,
+) -> bool:
+    """Fill in one layer with more digits; return whether the gain's limit acted.
+
+    Until :func:`project` returns, ``found.norm`` holds squares.
+    """
+    known = block(layer) if block is not None else None
+    if known is None:
+        solved = part.coefficients(gram(layer)[rows][:, rows])
+        found.coefficients[layer, rows], found.rank[layer], found.norm[layer], limited = solved
+        return limited
+    vector, found.rank[layer], limited = part.vector(known[rows], dtype)
+    found.vectors[layer], found.norm[layer] = vector, vector @ vector
+    return limited
 
 
 def _cutoffs(widths: Sequence[int], active: Tensor, widest: float, dtype: torch.dtype) -> Tensor:

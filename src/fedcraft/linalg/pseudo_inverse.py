@@ -70,11 +70,12 @@ def singular_solve(
     """Return U^+ b itself, the rank and whether ``floor`` acted, from the float64 matrix U.
 
     Not the coefficients K^+ b: they are of size 1 / sigma^2, and multiplying them out would lose
-    twice the digits that the problem does.
+    twice the digits that the problem does. ``floor`` acts as in :func:`eigen_solve`.
     """
     left, values, right = torch.linalg.svd(units, full_matrices=False)
     counted = values > cutoff * values[0].clamp(min=0)
-    kept = values > 0 if floor else counted
+    lost = 4 * max(units.shape) * torch.finfo(torch.float64).eps
+    kept = values > lost * values[0] if floor else counted
     below = kept & (values < floor)
     inverse = torch.where(kept, 1 / torch.where(kept, values, 1), 0)
     inverse = torch.where(below, values / (floor or 1) ** 2, inverse)
