@@ -1,5 +1,5 @@
 // Horizontal bars: rows of stacked parts from zero, to both sides if parts are negative.
-// options: rows [{label, style, parts: [{value, style, name}], sd, end, tip}], label, xTitle, xText.
+// options: rows [{label, style, parts: [{value, style, name}], sd, end, tip}], label, xTitle, xText, rise.
 function barChart(host, width, options) {
   const { rows } = options;
   if (!rows.length) {
@@ -12,7 +12,7 @@ function barChart(host, width, options) {
     12,
   );
   const room = Math.max(0, ...rows.map((r) => textWidth(r.end || ""))) + 12;
-  const rise = 30,
+  const rise = options.rise || 30,
     top = 6,
     bottom = top + rows.length * rise;
   const sums = rows.flatMap((r) => [
