@@ -142,7 +142,7 @@ function clientLabels(host, width, { group, i }, label) {
     end: `${n} (${((100 * n) / total).toFixed(0)} %)`,
     tip: [{ name: "Samples", value: `${n} of ${total}` }],
   }));
-  barChart(host, width, { rows, label, xTitle: "Training samples", rise: 22 });
+  barChart(host, width, { rows, label, xTitle: "Training samples", rise: 22, whole: true });
   const more = sorted.length - rows.length;
   const rest = more > 0 ? ` The ${more} rarest are left out here; the CSV has all.` : "";
   const text = `${held.length} of ${group.labels.length} labels occur.${rest}`;

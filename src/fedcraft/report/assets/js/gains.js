@@ -34,7 +34,7 @@ function winnersChart(host, width, problem, _, label) {
   ]);
   const of = shares ? "Share of the clients, %" : `Of ${[...totals][0]} clients`;
   const xTitle = most > 1 ? `${of}, mean over up to ${most} seeds` : of;
-  barChart(host, width, { rows, label, xTitle, xText: (v) => String(Math.abs(v)) });
+  barChart(host, width, { rows, label, xTitle, xText: (v) => String(Math.abs(v)), whole: true });
 }
 
 // The part of one seed, sorted by gain: [client's number, gain].

@@ -9,7 +9,7 @@ const diverging = (most) => (value) => {
 };
 
 // options: rows, columns (names), cells [[value]], fill(value), text(value) or null, tip(r, c),
-// xTitle, yTitle, label, rowHeight, frameAt [r, c], inverse(value): text is drawn in the panel's colour;
+// xTitle, yTitle, label, rowHeight, frameAt [r, c], ink(value): the look of its text;
 // below(r, c): a second line, blank(r, c): why a cell has no value, open(r): what a click on a row does.
 function heatMap(host, width, options) {
   const { rows, columns, cells } = options;
@@ -65,16 +65,21 @@ function heatMap(host, width, options) {
   root.append(svg("text", { x: 0, y: 13, class: "title" }, options.yTitle));
   if (options.frameAt) {
     const [r, c] = options.frameAt;
-    root.append(
-      svg("rect", {
-        x: names + c * step + 1,
-        y: top + r * rise + 1,
-        width: step - 2,
-        height: rise - 2,
-        rx: 3,
-        class: "frame",
-      }),
-    );
+    // Two lines, so that one of them stands out from any fill.
+    for (const [look, inset] of [
+      ["frame", 1],
+      ["frame inner", 3],
+    ])
+      root.append(
+        svg("rect", {
+          x: names + c * step + inset,
+          y: top + r * rise + inset,
+          width: step - 2 * inset,
+          height: rise - 2 * inset,
+          rx: 3,
+          class: look,
+        }),
+      );
   }
   const find = (px, py) => {
     const c = Math.floor((px - names) / step),
@@ -114,9 +119,9 @@ function drawCell(root, r, c, { x, y, step, rise }, options) {
         text,
       ),
     );
-  if (why) write(fit(why, step - 4), 4, "tiny");
+  if (why) write(fit(why, step - 4), 4, "tiny why");
   if (!options.text || !finite(value)) return;
-  const ink = options.inverse(value) ? "inverse" : "";
+  const ink = options.ink(value);
   const below = options.below ? options.below(r, c) : "";
   write(options.text(value), below ? -2 : 4, ink);
   if (below) write(below, 12, `tiny ${ink}`);

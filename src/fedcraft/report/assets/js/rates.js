@@ -27,6 +27,7 @@ function rateMap(box, width, m, grid, share, label) {
   const cell = html("div", { style: `width: ${Math.max(room, 210)}px` }, html("h3", {}, m.label));
   box.append(cell);
   cell.append(html("p", { class: "see" }, seedText(seeds, chosen)));
+  const fewest = Math.min(...seeds.flat().filter(Boolean));
   const uneven = new Set(seeds.flat().filter(Boolean)).size > 1;
   heatMap(cell, room, {
     rows: client_lr.map(String),
@@ -37,9 +38,9 @@ function rateMap(box, width, m, grid, share, label) {
     most: 76,
     fill: (v) => ramp(share(v)),
     text: (v) => v.toFixed(3),
-    below: (r, c) => (uneven && seeds[r][c] > 1 ? `${seeds[r][c]} seeds` : ""),
+    below: (r, c) => (uneven && seeds[r][c] > fewest ? `${seeds[r][c]} seeds` : ""),
     blank: (r, c) => blanks[r][c],
-    inverse: (v) => share(v) > 0.5,
+    ink: (v) => (share(v) > 0.65 ? "inverse" : share(v) > 0.45 ? "half" : ""),
     frameAt: chosen,
     xTitle: "Server learning rate",
     yTitle: "Client learning rate",
@@ -53,18 +54,16 @@ function rateMap(box, width, m, grid, share, label) {
     }),
   });
   if (edges.length)
-    cell.append(html("p", { class: "edge" }, `At the edge of the grid: ${edges.join(" and ")}.`));
+    cell.append(html("p", { class: "edge" }, `Best at the edge of the grid: ${edges.join(" and ")}.`));
 }
 
 const seedCount = (n) => `${n} ${n === 1 ? "seed" : "seeds"}`;
 
 function seedText(seeds, [row, column]) {
-  const others = seeds.flatMap((line, r) => line.filter((n, c) => n && (r !== row || c !== column)));
-  const [low, high] = [Math.min(...others), Math.max(...others)];
-  const own = seeds[row][column];
-  if (!others.length || (low === high && low === own)) return `${seedCount(own)} per cell`;
-  const range = low === high ? seedCount(low) : `${low} to ${seedCount(high)}`;
-  return `${range} per cell, ${own} in the framed one`;
+  const known = seeds.flat().filter(Boolean);
+  const [low, high] = [Math.min(...known), Math.max(...known)];
+  if (low === high) return `${seedCount(low)} per cell`;
+  return `${seedCount(low)} per cell, ${seeds[row][column]} in the framed one`;
 }
 
 function labelsChart(host, width, problem, _, label) {
