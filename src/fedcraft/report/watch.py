@@ -67,18 +67,19 @@ class LivePage:
         """Return the newest page."""
         with self._lock:
             if self._snapshot is None or time.monotonic() >= self._rest_until:
-                self._renew()
-            return self._snapshot  # type: ignore[return-value]
+                self._snapshot = self._newest()
+            return self._snapshot
 
-    def _renew(self) -> None:
+    def _newest(self) -> Snapshot:
         stamps = self._stamps()
         version = hashlib.sha256("\n".join(stamps.values()).encode()).hexdigest()[:16]
         if self._snapshot is not None and self._snapshot.version == version:
-            return
+            return self._snapshot
         began = time.monotonic()
-        self._snapshot = self._made(version, stamps)
+        made = self._made(version, stamps)
         now = time.monotonic()
         self._rest_until = now + _REST * (now - began)
+        return made
 
     def file(self, way: str) -> Path | None:
         """Return a run's folder or one of its text files by the way that links have."""
@@ -236,6 +237,6 @@ def _listing(folder: Path) -> str:
     return (
         '<!DOCTYPE html><html lang="en"><meta charset="utf-8">'
         '<meta name="color-scheme" content="light dark">'
-        f"<title>{name}</title><style>body{{font:16px/1.6 system-ui,sans-serif;margin:2rem}}</style>"
+        f"<title>{name}</title><style>body{{font:1rem/1.6 system-ui;margin:2rem}}</style>"
         f'<h1>{name}</h1><p><a href="/">Back to the report</a></p><ul>{files}</ul></html>'
     )

@@ -54,9 +54,10 @@ def data_distribution(problems: Sequence[Problem]) -> Figure | None:
     for i, (problem, counts) in enumerate(drawn):
         ax = figure.add_subplot(1, len(drawn), i + 1)
         shares = example_labels(counts.div(counts.sum(axis=1).clip(lower=1), axis=0))
-        image = _image(ax, shares, cmap="Blues", vmin=0, vmax=1)
+        image = _image(ax, shares, cmap="Blues", vmin=0, vmax=float(shares.to_numpy().max()))
         figure.colorbar(image, ax=ax, label="Share of the client's samples", shrink=0.8)
-        ax.set(title=problem.title, xlabel="Class", ylabel="Example client")
+        some = f"{len(shares)} of {len(counts)} clients"
+        ax.set(title=problem.title, xlabel="Class", ylabel=some)
     return figure
 
 

@@ -1,7 +1,7 @@
 """The sections of the page: each a function from a problem to plain data, ``None`` without any."""
 
 from fedcraft.report.sections.about import configuration, environment, run_list
-from fedcraft.report.sections.client_view import client_view
+from fedcraft.report.sections.one_client import client_view
 from fedcraft.report.sections.clients import distribution, radar, spread
 from fedcraft.report.sections.conflicts import conflicts
 from fedcraft.report.sections.convergence import convergence

@@ -63,11 +63,12 @@ def _view(entry: Entry) -> dict[str, Any]:
     run = entry.runs[0]
     counts = smooth_conflicts(run)
     grid, correction = cosine_grid(run), _correction(run)
-    view: dict[str, Any] = {"recorded": _recorded(run)}
+    view: dict[str, Any] = {}
     if not counts.empty:
         view["rounds"] = [int(number) for number in counts.index]
         view["counts"] = {stage: plain(counts[stage]) for stage in counts.columns}
     if grid is not None:
+        view["recorded"] = _recorded(run)
         view["layers"] = [str(layer) for layer in grid.index]
         view["bins"] = [int(number) for number in grid.columns]
         view["cosine"] = [plain(row, 2) for row in grid.to_numpy()]

@@ -10,7 +10,7 @@ import numpy as np
 from fedcraft.report.extras import needs
 from fedcraft.report.names import BASELINE
 from fedcraft.report.packing import packed, shares
-from fedcraft.report.sections.client_view import client_groups
+from fedcraft.report.sections.one_client import client_groups
 from fedcraft.runs import Run
 from fedcraft.runs.select import Entry, Problem
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedcraft.report.extras import needs
 from fedcraft.report.names import class_names
-from fedcraft.report.sections.client_view import client_groups
+from fedcraft.report.sections.one_client import client_groups
 from fedcraft.report.series import plain
 from fedcraft.runs import Run
 from fedcraft.runs.select import Entry, Problem, Setting

@@ -11,7 +11,10 @@ function say(text, state) {
 async function poll() {
   try {
     const answer = await (await fetch("version", { cache: "no-store" })).json();
-    if (answer.version !== version) await renew();
+    if (answer.version !== version) {
+      await renew();
+      version = answer.version;
+    }
     const time = new Date().toLocaleTimeString();
     say(answer.problem || `Live · ${time}`, answer.problem ? "problem" : "on");
   } catch {
@@ -23,11 +26,11 @@ async function poll() {
 async function renew() {
   const text = await (await fetch("./", { cache: "no-store" })).text();
   const next = new DOMParser().parseFromString(text, "text/html");
-  const newer = next.documentElement.dataset.live;
-  if (newer === version) return;
+  const shown = document.documentElement.dataset;
+  if (next.documentElement.dataset.live === shown.live) return; // the last page that could be made
+  shown.live = next.documentElement.dataset.live;
   if (typeof adopt === "function" && next.getElementById("data")) adopt(next);
   else location.reload();
-  version = newer;
 }
 
 if (version) setTimeout(poll, EVERY);
