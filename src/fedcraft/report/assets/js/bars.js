@@ -38,10 +38,11 @@ function barChart(host, width, options) {
       ),
     );
   }
+  const half = textWidth(options.xTitle) / 2 + 4;
   root.append(
     svg(
       "text",
-      { x: (x(low) + x(high)) / 2, y: bottom + 36, "text-anchor": "middle", class: "title" },
+      { x: clamp((x(low) + x(high)) / 2, half, width - half), y: bottom + 36, "text-anchor": "middle", class: "title" },
       options.xTitle,
     ),
   );

@@ -211,3 +211,4 @@ sheet.addEventListener("close", () => {
   hideTooltip();
   remember("");
 });
+addEventListener("hashchange", openFromAddress);

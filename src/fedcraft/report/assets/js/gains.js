@@ -32,8 +32,8 @@ function winnersChart(host, width, problem, _, label) {
     [`Worse than under ${baseline}`, "--c: var(--neg)"],
     ["Better", "--c: var(--pos)"],
   ]);
-  const of = shares ? "Share of the clients, %" : `Of ${[...totals][0]} clients`;
-  const xTitle = most > 1 ? `${of}, mean over up to ${most} seeds` : of;
+  const of = shares ? "Share of the clients, %" : `Clients, of ${[...totals][0]}`;
+  const xTitle = most > 1 ? `${of}; mean of ${most} seeds` : of;
   barChart(host, width, { rows, label, xTitle, xText: (v) => String(Math.abs(v)), whole: true });
 }
 
