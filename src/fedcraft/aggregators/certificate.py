@@ -135,15 +135,14 @@ class Certificate:
         """
         return [{**part.row(), "layer": name} for name, part in self._parts()]
 
-    def cosines(self) -> Iterator[tuple[ClientId, str, float]]:
+    def cosines(self, *, by_layer: bool = True) -> Iterator[tuple[ClientId, str, float]]:
         """Yield client, layer and the cosine of its update with the step, to three digits.
 
         A client too short to have a direction in a layer is left out there. A cohort of more than
         10,000 clients times layers has the whole model only, to keep the tables of runs small.
         """
-        parts = list(self._parts())
-        fits = len(self.client_ids) * len(parts) <= _MOST_COSINES
-        for name, part in parts if fits else parts[-1:]:
+        fits = len(self.client_ids) * len(self.layers) <= _MOST_COSINES
+        for name, part in self._parts() if by_layer and fits else [(_WHOLE, self.whole)]:
             cells = zip(self.client_ids, part.active.tolist(), part.cosine.tolist(), strict=True)
             yield from ((k, name, self._signed(cosine)) for k, active, cosine in cells if active)
 

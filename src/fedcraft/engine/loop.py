@@ -214,7 +214,8 @@ class Loop:
             "peak_memory_mb": peak,
             **row,
         }
-        self.writer.add_round(whole, certificate if self.settings.diagnoses(self.round) else None)
+        shown = certificate if self.settings.diagnostics_every else None
+        self.writer.add_round(whole, shown, by_layer=self.settings.diagnoses(self.round))
         self.callback.on_round(whole)
         every, minutes = self.settings.checkpoint_every, self.settings.checkpoint_minutes
         if self.round and self.writer.checkpoint_due(self.round, every, minutes):

@@ -24,6 +24,7 @@ __all__ = ["cosines", "data_distribution", "heatmap"]
 
 _SEQUENTIAL = "cividis"  # uniform in lightness, readable with any colour vision
 _DIVERGING = "PuOr"
+_ON_DARK, _ON_LIGHT = "#ffffff", "#111111"  # pure black would turn with the theme, cells do not
 
 
 def heatmap(problems: Sequence[Problem]) -> Figure | None:
@@ -96,7 +97,7 @@ def _rate_panel(ax: Axes, grid: pd.DataFrame, low: float, high: float) -> None:
         text = "–" if np.isnan(value) else f"{value:.3f}"
         ax.text(
             column, row, text, ha="center", va="center", fontsize=8.5,
-            color="white" if shade <= 0.5 else "black",
+            color="black" if np.isnan(value) else _ON_DARK if shade <= 0.5 else _ON_LIGHT,
         )  # fmt: skip
 
 

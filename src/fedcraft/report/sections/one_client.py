@@ -143,18 +143,26 @@ def _recorded(groups: Sequence[_Group]) -> str:
             "The runs hold no cosines of single clients: they are stored results, come from an "
             "earlier version, or have diagnostics_every = 0."
         )
-    counts = Counter(
-        (member.cosines.index.get_level_values("round").nunique(), member.run.last_round)
-        for member in shown
-    )
-    (rounds, of), _ = counts.most_common(1)[0]
-    if rounds == of:
+    counts = Counter(_written(member) for member in shown)
+    (layered, rounds, of), _ = counts.most_common(1)[0]
+    if layered == of:
         return "Cosines were written in every round."
     every = shown[0].run.values.get("diagnostics_every", "?")
-    return (
-        f"Cosines were written in {rounds} of {of} rounds: every {every} rounds "
-        "(diagnostics_every) and at evaluations. What happened in between is not shown."
-    )
+    when = f"in {layered} of {of} rounds: every {every} rounds (diagnostics_every), at evaluations"
+    if rounds == of:
+        return (
+            f"The whole model was written in every round, layers {when}; blanks were not written."
+        )
+    return f"Cosines were written {when}. What happened in between is not shown."
+
+
+def _written(member: _Member) -> tuple[int, int, int]:
+    """The rounds with cosines by layer, those with any, and all rounds of a run."""
+    table = member.cosines
+    layers = [layer for layer in table.columns if layer != _WHOLE] or [_WHOLE]
+    rounds = table.index.get_level_values("round")
+    layered = rounds[table[layers].notna().any(axis=1)]
+    return layered.nunique(), rounds.nunique(), member.run.last_round
 
 
 def _group_view(group: _Group, most: int, layers: bool, pairs: bool) -> dict[str, Any]:

@@ -63,6 +63,7 @@ function drawClient() {
 }
 
 function fillClientTable(problem, group, i) {
+  document.getElementById("client-rank").textContent = `Rank of ${clientCount(group)}`;
   const rows = problem.methods
     .filter((m) => group.methods[m.key])
     .map((m) => {
@@ -70,14 +71,14 @@ function fillClientTable(problem, group, i) {
       const values = finals(group, member);
       const place = rankOf(values, i);
       const met = conflictsOf(member, i);
-      const part = member.part ? `${numberAt(member.part, i)} of ${member.last_round}` : "–";
+      const part = member.part ? numberAt(member.part, i) : "–";
       const dot = html("span", { class: "dot", style: colour(m) }, "● ");
       return html(
         "tr",
         {},
         html("th", { scope: "row" }, dot, m.label),
         html("td", {}, finite(values[i]) ? values[i].toFixed(3) : "–"),
-        html("td", {}, place ? `${place.rank} of ${place.of}` : "–"),
+        html("td", {}, place ? place.rank : "–"),
         html("td", {}, part),
         html("td", {}, met ? `${met.against} of ${met.of}` : "–"),
       );
@@ -107,12 +108,12 @@ function clientCurves(host, width, { problem, group, i }, label) {
       y: curveOf(group.methods[m.key], i),
     }))
     .filter((s) => s.y.some(finite));
-  if (width <= 620)
+  const points = Math.max(0, ...series.map((s) => s.x.length));
+  if (width <= 620 && points > 1)
     legend(
       host,
       series.map((s) => [s.label, s.style]),
     );
-  const points = Math.max(0, ...series.map((s) => s.x.length));
   if (series.length && points < 2)
     host.append(
       html("p", { class: "absent" }, "Only the last evaluation of each client is stored: see the table."),

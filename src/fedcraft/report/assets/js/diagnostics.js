@@ -95,7 +95,7 @@ function correctionChart(host, width, problem, pick, label) {
 function timeUnit(seconds) {
   const [factor, unit, word] =
     Math.max(...seconds) < 1 ? [1000, "ms", "Milliseconds"] : [1, "s", "Seconds"];
-  const digits = (value) => (value >= 1000 ? value.toFixed(0) : +value.toPrecision(3));
+  const digits = (value) => (value >= 1000 ? value.toFixed(0) : value.toPrecision(3));
   return { factor, title: `${word} per round`, text: (s) => `${digits(s * factor)} ${unit}` };
 }
 
