@@ -6,6 +6,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from fedcraft.report.figures.dark import with_dark_theme
 from fedcraft.report.figures.grids import heatmap
 from fedcraft.report.figures.lines import convergence
 from fedcraft.report.figures.style import colour, panels, paper_style
@@ -73,3 +74,4 @@ def _has_curve(run: Run) -> bool:
 
 def _save(figure: Figure, path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
+    path.write_text(with_dark_theme(path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -259,3 +259,9 @@ def test_images_are_scaled_by_their_own_mean_and_deviation(
 ) -> None:
     """Channel by channel, over the training images, to four digits."""
     assert (SCHEMAS[name].mean, SCHEMAS[name].std) == (mean, std)
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_the_named_image_sets_name_their_classes(name: str) -> None:
+    schema = SCHEMAS[name]
+    assert len(schema.class_names) == len(set(schema.class_names)) == schema.classes

@@ -52,6 +52,7 @@ def write_run(folder: Path, made: Made) -> Path:
     _write_labels(folder, made)
     if made.diagnostics:
         _write_conflicts(folder, made, written, rng)
+        _write_cosines(folder, made, written)
     return folder
 
 
@@ -241,6 +242,18 @@ def _write_conflicts(folder: Path, made: Made, written: int, rng: np.random.Gene
                 norm = float(1.4 * np.exp(-number / 80) * rng.uniform(0.8, 1.2)) if aligned else 0.0
                 row = [number, layer, cosine, cosine + 0.3, 3, 2, 0 if cosine > 0 else 1]
                 writer.writerow([*row, 1e-7, 10, 10, norm])
+
+
+def _write_cosines(folder: Path, made: Made, written: int) -> None:
+    """Every tenth round; CRAFT goes against nobody, other methods against the odd clients."""
+    lines = ["round,client,layer,cosine"]
+    for number in range(10, written + 1, 10):
+        for client in range(number % 7, made.clients, 10):
+            sign = 1 if made.method == "craft" or client % 2 == 0 else -1
+            lines += [f"{number},{client},{layer},{sign * 0.3}" for layer in (*LAYERS, "all")]
+    (folder / "cosines.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    names = [f"{layer},{layer.title()}" for layer in LAYERS]
+    (folder / "layers.csv").write_text("\n".join(["layer,name", *names]) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedcraft.report import write_page
+from fedcraft.report.watch import LivePage, serve
 from fedcraft.runs import Run
 
 selenium = pytest.importorskip(
@@ -20,7 +24,7 @@ from selenium.webdriver.chrome.service import Service  # noqa: E402
 from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.common.keys import Keys  # noqa: E402
-from selenium.webdriver.support.ui import Select  # noqa: E402
+from selenium.webdriver.support.ui import Select, WebDriverWait  # noqa: E402
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = [
@@ -96,8 +100,8 @@ def assert_quiet(driver: Driver, page: str) -> None:
 
 
 def test_every_chart_is_drawn_and_the_page_is_quiet(opened: Driver, page: str) -> None:
-    figures = opened.find_elements(By.CSS_SELECTOR, "figure.chart")
-    assert len(figures) == 12
+    figures = opened.find_elements(By.CSS_SELECTOR, "main figure.chart")
+    assert len(figures) == 13
     for figure in figures:
         assert figure.find_elements(By.CSS_SELECTOR, "svg *"), figure.get_attribute("data-chart")
     assert_quiet(opened, page)
@@ -165,11 +169,12 @@ def test_the_conflict_view_follows_its_method(opened: Driver, page: str) -> None
         ("distribution", ["Median"]),
         ("radar", ["Best 10 %", "Worst 10 %"]),
         ("spread", ["Std over clients"]),
-        ("winners", ["Gain", "Lose"]),
+        ("winners", ["Seed 0", "gain", "lose"]),
+        ("clients", ["Client", "CRAFT", "opens this client"]),
         ("gains", ["Client", "Difference"]),
         ("conflicts", ["Step taken"]),
         ("cosine", ["Smallest cosine"]),
-        ("rates", ["Server lr"]),
+        ("rates", ["Server lr", "Seeds"]),
         ("labels", ["samples"]),
         ("timing", ["train", "Peak memory"]),
     ],
@@ -222,7 +227,7 @@ def test_light_and_dark_follow_the_system_and_the_button(driver: Driver, page: s
 OUTSIDE = """
   return [...document.querySelectorAll('figure.chart text')].filter((text) => {
     const own = text.getBoundingClientRect();
-    const card = text.closest('section').getBoundingClientRect();
+    const card = text.closest('section, dialog').getBoundingClientRect();
     return own.left < card.left || own.right > card.right + 0.5;
   }).map((text) => text.textContent)"""
 OVERLAPPING = """
@@ -259,6 +264,161 @@ def test_all_methods_at_once_still_fit(driver: Driver, crowded_page: str, width:
     show(driver, crowded_page, width, "light")
     assert_fits(driver, width)
     assert_quiet(driver, crowded_page)
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280])
+def test_the_view_of_a_client_fits(driver: Driver, page: str, width: int) -> None:
+    show(driver, f"{page}#client=0,0,13", width, "light")
+    assert sheet(driver).is_displayed()
+    assert_fits(driver, width)
+    wide, room = driver.execute_script(
+        "const d = document.getElementById('client'); return [d.scrollWidth, d.clientWidth]"
+    )
+    assert wide <= room
+
+
+def sheet(driver: Driver) -> Any:
+    return driver.find_element(By.ID, "client")
+
+
+def title(driver: Driver) -> str:
+    return str(driver.find_element(By.ID, "client-title").text)
+
+
+def click_on(driver: Driver, figure: Any, across: float, down: float = 0.5) -> None:
+    """Click on a place of a chart, as a share of its width and height."""
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", figure)
+    box = figure.size
+    x, y = (across - 0.5) * box["width"], (down - 0.5) * box["height"]
+    ActionChains(driver).move_to_element_with_offset(figure, int(x), int(y)).click().perform()
+
+
+@pytest.mark.parametrize("name", ["clients", "gains", "labels"])
+def test_a_click_opens_the_client(opened: Driver, page: str, name: str) -> None:
+    figure = chart(opened, name).find_element(By.CSS_SELECTOR, "svg")
+    click_on(opened, figure, 0.3)
+    assert sheet(opened).is_displayed()
+    assert title(opened).startswith("Client ")
+    for figure in sheet(opened).find_elements(By.CSS_SELECTOR, "figure.chart"):
+        assert figure.text, figure.get_attribute("data-chart")
+    sheet(opened).send_keys(Keys.ESCAPE)
+    assert not sheet(opened).is_displayed()
+    assert_quiet(opened, page)
+
+
+def test_the_view_of_a_client_has_its_numbers(opened: Driver, page: str, runs: list[Run]) -> None:
+    field = opened.find_element(By.CSS_SELECTOR, ".find input")
+    field.send_keys("13", Keys.ENTER)
+    assert title(opened) == "Client 13"
+    rows = sheet(opened).find_elements(By.CSS_SELECTOR, "tbody tr")
+    (row,) = (r.text.removeprefix("● ") for r in rows if "FedAvgM" in r.text)
+    run = next(run for run in runs if (run.method, run.seed) == ("fedavgm", 0))
+    values = run.accuracies()
+    rank = 1 + sum(value > values[13] for value in values.values())
+    part = sum(13 in record.get("clients", ()) for record in run.records)
+    met = run.cosines().query("client == 13 and layer == 'all'")
+    wanted = f"FedAvgM {values[13]:.3f} {rank} {part} {len(met)} of {len(met)}"
+    assert " ".join(row.split()) == wanted
+    heads = chart(opened, "client-cosines").find_elements(By.CSS_SELECTOR, "text.tick")
+    assert "Conv1" in [head.text for head in heads]
+    size = run.labels().query("client == 13")["count"].sum()
+    assert f"trains on {size} samples" in opened.find_element(By.ID, "client-data").text
+    opened.find_element(By.ID, "client-after").click()
+    assert title(opened) == "Client 14"
+    opened.find_element(By.ID, "client-close").click()
+    assert not sheet(opened).is_displayed()
+    assert_quiet(opened, page)
+
+
+def test_the_keyboard_opens_a_client_and_comes_back(opened: Driver, page: str) -> None:
+    figure = chart(opened, "clients").find_element(By.CSS_SELECTOR, "svg")
+    figure.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ENTER)
+    assert title(opened).startswith("Client ")
+    ActionChains(opened).send_keys(Keys.ESCAPE).perform()
+    assert not sheet(opened).is_displayed()
+    assert opened.switch_to.active_element == figure
+    assert_quiet(opened, page)
+
+
+def test_an_unknown_client_is_refused(opened: Driver, page: str) -> None:
+    field = opened.find_element(By.CSS_SELECTOR, ".find input")
+    field.send_keys("1000", Keys.ENTER)
+    assert "No client" in str(field.get_property("validationMessage"))
+    assert not sheet(opened).is_displayed()
+    assert_quiet(opened, page)
+
+
+def downloaded(driver: Driver, button: Any, folder: Path) -> list[dict[str, str]]:
+    before = set(folder.glob("*.csv"))
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
+    button.click()
+    WebDriverWait(driver, 20).until(lambda _: set(folder.glob("*.csv")) - before)
+    (new,) = set(folder.glob("*.csv")) - before
+    with new.open(newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_every_chart_has_its_numbers_as_a_file(
+    opened: Driver, page: str, runs: list[Run], tmp_path: Path
+) -> None:
+    where = {"behavior": "allow", "downloadPath": str(tmp_path)}
+    opened.execute_cdp_cmd("Browser.setDownloadBehavior", where)
+    tables = {}
+    for figure in opened.find_elements(By.CSS_SELECTOR, "main figure.chart"):
+        button = figure.find_element(By.CSS_SELECTOR, "button.csv")
+        tables[figure.get_attribute("data-chart")] = downloaded(opened, button, tmp_path)
+    assert all(tables.values())
+    run = next(run for run in runs if (run.method, run.seed) == ("fedavg", 1))
+    found = {
+        int(row["client"]): float(row["accuracy"])
+        for row in tables["clients"]
+        if (row["method"], row["seed"]) == ("FedAvg", "1")
+    }
+    assert found == run.accuracies()
+    opened.find_element(By.CSS_SELECTOR, ".find input").send_keys("13", Keys.ENTER)
+    button = chart(opened, "client-accuracy").find_element(By.CSS_SELECTOR, "button.csv")
+    rows = downloaded(opened, button, tmp_path)
+    last = [float(row["accuracy"]) for row in rows if row["method"] == "FedAvg"][-1]
+    first = next(run for run in runs if (run.method, run.seed) == ("fedavg", 0))
+    assert last == first.accuracies()[13]
+
+
+def test_a_live_page_follows_its_runs_and_keeps_its_place(
+    driver: Driver, make_run: Callable[..., Path], tmp_path: Path
+) -> None:
+    for method in ("fedavg", "craft"):
+        make_run(f"runs/{method}", method=method, written=20, state="running", clients=20)
+    live = LivePage(tmp_path / "runs")
+    with serve(live, 0) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        show(driver, f"http://127.0.0.1:{server.server_address[1]}/", 1280, "light")
+        driver.find_element(By.CSS_SELECTOR, '.chip[data-method="fedavg"]').click()
+        driver.find_element(By.CSS_SELECTOR, 'input[value="worst10"]').send_keys(Keys.SPACE)
+        driver.find_element(By.CSS_SELECTOR, ".find input").send_keys("7", Keys.ENTER)
+        driver.execute_script("scrollTo(0, 900)")
+        assert "20 of 60 rounds" in page_text(driver)
+        shutil.rmtree(tmp_path / "runs/craft")
+        make_run("runs/craft", method="craft", written=40, state="running", clients=20)
+        live._rest_until = 0.0
+        WebDriverWait(driver, 30).until(lambda _: "40 of 60 rounds" in page_text(driver))
+        assert driver.execute_script("return scrollY") == 900
+        assert title(driver) == "Client 7"
+        ends = chart(driver, "client-accuracy").find_elements(By.CSS_SELECTOR, "text.tick")
+        assert "40" in [tick.text for tick in ends]
+        sheet(driver).send_keys(Keys.ESCAPE)
+        chip = driver.find_element(By.CSS_SELECTOR, '.chip[data-method="fedavg"]')
+        assert chip.get_attribute("aria-pressed") == "false"
+        assert driver.find_element(By.CSS_SELECTOR, 'input[value="worst10"]').is_selected()
+        assert "Live" in driver.find_element(By.ID, "live").text
+        assert driver.get_log("browser") == []
+        server.shutdown()
+    WebDriverWait(driver, 30).until(
+        lambda _: "Not connected" in driver.find_element(By.ID, "live").text
+    )
+
+
+def page_text(driver: Driver) -> str:
+    return str(driver.execute_script("return document.querySelector('main').textContent"))
 
 
 def test_printing_shows_everything_on_white(driver: Driver, page: str) -> None:

@@ -65,3 +65,14 @@ def test_figures_without_data_are_left_out(make_run: MakeRun, tmp_path: Path) ->
     bare(make_run("a", method="fedavg", diagnostics=False))
     files = write_figures(load_runs(tmp_path), tmp_path / "figures", formats=["svg"])
     assert {file.stem for file in files} == {"convergence", "std", "conflicts"}
+
+
+def test_drawings_follow_a_dark_theme(make_run: MakeRun, tmp_path: Path) -> None:
+    make_run("a", {"label": "</style>"}, method="craft")
+    write_figures(load_runs(tmp_path), tmp_path / "figures", ["svg"])
+    text = (tmp_path / "figures/convergence.svg").read_text()
+    dark = text[text.index("@media (prefers-color-scheme:dark)") :]
+    assert 'path[style*="fill: #ffffff"]' in dark
+    assert dark.count("</style>") == 1
+    background = text[text.index('id="patch_1"') :].partition("</g>")[0]
+    assert 'style="fill: #ffffff"' in background  # the shape that the rule above turns dark

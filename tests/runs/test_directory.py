@@ -15,6 +15,7 @@ from fedcraft.data import Federation, federate, from_arrays, load
 from fedcraft.engine import progress, run
 from fedcraft.errors import CheckpointError
 from fedcraft.methods import method
+from fedcraft.runs import Run
 from fedcraft.runs.directory import RunDirectory
 from fedcraft.runs.lock import is_free
 from fedcraft.runs.tables import Table, check_start
@@ -53,6 +54,32 @@ def test_the_evaluation_is_that_of_the_clients_table(finished):
     assert finished.evaluation["mean"] == pytest.approx(accuracy.mean(), rel=1e-12)
     assert finished.evaluation["std"] == pytest.approx(accuracy.std(), rel=1e-12)
     assert finished.clients()["accuracy"].tolist() == accuracy.tolist()
+
+
+def test_the_cosines_of_clients_agree_with_the_certificates(finished):
+    """Every round for the whole model, the certified rounds by layer."""
+    written = Run(finished.directory)
+    cosines = written.cosines()
+    whole = cosines[cosines["layer"] == "all"]
+    for record in written.records:
+        found = whole[whole["round"] == record["round"]]
+        assert found["client"].tolist() == record["clients"]
+        assert (found["cosine"] < 0).sum() == record["conflicts"]["after"]
+    layered = cosines[cosines["layer"] != "all"]
+    assert set(layered["round"]) == {5, 10, 12}
+    smallest = layered.groupby(["round", "layer"])["cosine"].min()
+    certified = written.conflicts().set_index(["round", "layer"])["min_cosine"]
+    assert smallest.tolist() == pytest.approx(certified[smallest.index].tolist(), rel=5e-3)
+
+
+def test_layers_that_are_numbers_have_a_name(finished):
+    assert Run(finished.directory).names("layers") == {"1": "Linear 1", "3": "Linear 2"}
+
+
+def test_no_diagnostics_means_no_cosines(federation, model, settings, tmp_path):
+    silent = settings(rounds=2, clients_per_round=2, diagnostics_every=0)
+    run(method("craft"), federation, model, silent, tmp_path)
+    assert len(Run(tmp_path).cosines()) == len(Run(tmp_path).conflicts()) == 0
 
 
 def test_the_final_model_and_the_split_are_there(finished, federation):

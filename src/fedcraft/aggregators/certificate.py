@@ -17,6 +17,7 @@ MEASURABLE = 1e-6
 """Shorter rows have no direction; CRAFT's default tau."""
 
 _WHOLE = "all"
+_MOST_COSINES = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,10 +133,28 @@ class Certificate:
         A model with a single layer has one row only. Among several layers, one that is itself
         called ``all`` (parameters of the root module) appears as ``layer all``.
         """
-        layers = [layer.row() for layer in self.layers] if len(self.layers) > 1 else []
-        for row in layers:
-            row["layer"] = f"layer {_WHOLE}" if row["layer"] == _WHOLE else row["layer"]
-        return [*layers, self.whole.row()]
+        return [{**part.row(), "layer": name} for name, part in self._parts()]
+
+    def cosines(self, *, by_layer: bool = True) -> Iterator[tuple[ClientId, str, float]]:
+        """Yield client, layer and the cosine of its update with the step, to three digits.
+
+        A client too short to have a direction in a layer is left out there. A cohort of more than
+        10,000 clients times layers has the whole model only, to keep the tables of runs small.
+        """
+        fits = len(self.client_ids) * len(self.layers) <= _MOST_COSINES
+        for name, part in self._parts() if by_layer and fits else [(_WHOLE, self.whole)]:
+            cells = zip(self.client_ids, part.active.tolist(), part.cosine.tolist(), strict=True)
+            yield from ((k, name, self._signed(cosine)) for k, active, cosine in cells if active)
+
+    def _signed(self, cosine: float) -> float:
+        """Return three digits of a cosine, and zero for one whose sign is rounding."""
+        return float(f"{cosine:.3g}") if abs(cosine) > self.rounding else 0.0
+
+    def _parts(self) -> Iterator[tuple[str, Measurement]]:
+        """Yield the layers by the names that tables use, if there are several, and the whole."""
+        for layer in self.layers if len(self.layers) > 1 else ():
+            yield f"layer {_WHOLE}" if layer.name == _WHOLE else layer.name, layer
+        yield _WHOLE, self.whole
 
     def __repr__(self) -> str:
         return "\n".join([self._headline(), *_table(self.rows())])

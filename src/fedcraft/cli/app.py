@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fedcraft import __version__
-from fedcraft.cli import configure, data, reproduce, run, show, study
+from fedcraft.cli import configure, data, reproduce, run, show, study, watch
 from fedcraft.cli.console import Group
 
 app = typer.Typer(
@@ -50,6 +50,7 @@ app.command("compare", rich_help_panel=_TRAIN)(study.compare)
 app.command("sweep", rich_help_panel=_TRAIN)(study.sweep)
 app.command("reproduce", rich_help_panel=_TRAIN)(reproduce.reproduce)
 app.command("report", rich_help_panel=_LOOK)(show.report)
+app.command("watch", rich_help_panel=_LOOK)(watch.watch)
 app.command("table", rich_help_panel=_LOOK)(show.table)
 app.command("verify", rich_help_panel=_LOOK)(show.verify)
 app.command("methods", rich_help_panel=_MORE)(show.methods)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -75,11 +75,13 @@ def stop_without_runs(result: SweepResult) -> None:
         report_failures(result)
 
 
-def write_report(result: SweepResult, folder: Path) -> Path:
-    """Write the page about the runs."""
+def write_report(
+    result: SweepResult, folder: Path, reference: Sequence[Mapping[str, Any]] = ()
+) -> Path:
+    """Write the page about the runs; ``reference`` has the numbers of the paper."""
     from fedcraft.report import write_page
 
-    return write_page(result.runs, folder / "report.html")
+    return write_page(result.runs, folder / "report.html", reference=reference)
 
 
 def _explain_choice(problem: Problem, console: Console) -> None:

@@ -147,13 +147,15 @@ def _refuse_to_train(changes: Mapping[str, Any], store: bool) -> None:
 def finish_reproduction(made: Reproduction, folder: Path, quiet: bool, as_json: bool) -> None:
     """Print the table, write the files, and print where they are and what failed."""
     from fedcraft.report import write_figures
+    from fedcraft.studies.published import published_rows
 
     stop_without_runs(made.result)
     console = out_console(quiet=quiet or as_json)
     _print_table(made, console)
     folder.mkdir(parents=True, exist_ok=True)
-    table = _write_tables(made, folder)
-    page = write_report(made.result, folder)
+    reference = published_rows(made.preset.published) if made.preset.published else []
+    table = _write_tables(made, folder, reference)
+    page = write_report(made.result, folder, reference)
     figures = write_figures(made.result.runs, folder / "figures")
     console.print(f"Report: {page}\nTables: {table}\nFigures: {folder / 'figures'}")
     if as_json:
@@ -171,18 +173,16 @@ def _print_table(made: Reproduction, console: Console) -> None:
         console.print(f"Rank correlation with the paper's means: {correlation:.2f}")
 
 
-def _write_tables(made: Reproduction, folder: Path) -> Path:
+def _write_tables(made: Reproduction, folder: Path, reference: list[dict[str, Any]]) -> Path:
     """Write the table with the paper's numbers beside it as Markdown, LaTeX and CSV.
 
     Rates are chosen on test data, as in the paper and on the terminal.
     """
     from fedcraft.report.render import render
-    from fedcraft.studies.published import published_rows
 
     table = made.result.rows("test")
-    reference = published_rows(made.preset.published) if made.preset.published else None
     for kind, suffix in (("md", "md"), ("latex", "tex"), ("csv", "csv")):
-        text = render(table, kind, reference)
+        text = render(table, kind, reference or None)
         (folder / f"table.{suffix}").write_text(text, encoding="utf-8")
     return folder / "table.md"
 

@@ -120,7 +120,8 @@ class Settings(BaseModel):
     evaluate_batch: Count = 128
     """Samples per forward pass in an evaluation; lower it if memory is short."""
     diagnostics_every: Period = 10
-    """Rounds between rows of conflicts.csv (evaluation rounds always have rows); 0 for none."""
+    """Rounds between rows by layer in conflicts.csv and cosines.csv (evaluation rounds always have
+    rows); 0 for no rows at all."""
     checkpoint_every: Period = 50
     """Rounds between checkpoints; 0 to use only checkpoint_minutes."""
     checkpoint_minutes: Annotated[float, Field(ge=0, le=1e6)] = 5.0

@@ -30,12 +30,15 @@ class Source:
     classes: int
     input_shape: tuple[int, ...]
     embedded: bool
+    class_names: tuple[str, ...] = ()
 
 
 def sources() -> dict[str, Source]:
     """Return the data sets known by name; only the embedded ones work without files."""
     digits = Source("digits", "1,797 handwritten digits of 8 x 8 pixels", 10, (64,), True)
-    images = [Source(s.name, s.about, s.classes, s.shape, False) for s in SCHEMAS.values()]
+    images = [
+        Source(s.name, s.about, s.classes, s.shape, False, s.class_names) for s in SCHEMAS.values()
+    ]
     return {source.name: source for source in (digits, *images)}
 
 
@@ -135,6 +138,7 @@ def _load_images(
         name=schema.name,
         owners=arrays.owners,
         owner_names=arrays.owner_names,
+        class_names=schema.class_names,
         mean=schema.mean,
         std=schema.std,
         augmentation=schema.augmentation,

@@ -25,6 +25,7 @@ class Schema:
     std: tuple[float, ...]
     owner: str | None = None
     augmentation: str = "none"
+    class_names: tuple[str, ...] = ()
 
     @property
     def columns(self) -> list[str]:
@@ -36,5 +37,10 @@ def _frozen(values: dict[str, Any]) -> dict[str, Any]:
     return {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
 
 
+def _read(name: str, class_names: str = "", **values: Any) -> Schema:
+    """Return a schema; the names of its classes are words in one text."""
+    return Schema(name, class_names=tuple(class_names.split()), **_frozen(values))
+
+
 _TABLE = tomllib.loads(Path(__file__).with_name("images.toml").read_text(encoding="utf-8"))
-SCHEMAS = {name: Schema(name, **_frozen(row)) for name, row in _TABLE.items()}
+SCHEMAS = {name: _read(name, **row) for name, row in _TABLE.items()}

@@ -214,8 +214,8 @@ class Loop:
             "peak_memory_mb": peak,
             **row,
         }
-        wanted = certificate is not None and self.settings.diagnoses(self.round)
-        self.writer.add_round(whole, certificate.rows() if certificate and wanted else ())
+        shown = certificate if self.settings.diagnostics_every else None
+        self.writer.add_round(whole, shown, by_layer=self.settings.diagnoses(self.round))
         self.callback.on_round(whole)
         every, minutes = self.settings.checkpoint_every, self.settings.checkpoint_minutes
         if self.round and self.writer.checkpoint_due(self.round, every, minutes):

@@ -28,8 +28,9 @@ from fedcraft.engine.trained import TrainedModel
 from fedcraft.errors import CheckpointError
 from fedcraft.local.store import ClientStates
 from fedcraft.methods import Method
+from fedcraft.models.layer_names import layer_names
 from fedcraft.models.probe import warn_of_python_state
-from fedcraft.runs.about import federation_files
+from fedcraft.runs.about import federation_files, layer_file
 from fedcraft.runs.writer import NullWriter, open_writer
 from fedcraft.updates import Layout
 
@@ -106,6 +107,7 @@ class _Setup:
         module = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
         self.objective.check(module)
         self.layout = Layout.from_module(module, settings.layers)
+        self._layer_names = layer_names(module, self.layout.names)
         self.theta = self.layout.flatten(dict(module.named_parameters())).clone()
         shapes = " ".join(f"{t.name}{list(t.shape)}" for t in self.layout.tensors)
         model_id = f"{self.theta.numel()} parameters, {zlib.crc32(shapes.encode()):08x}"
@@ -195,7 +197,7 @@ class _Setup:
         loop.writer.begin(
             checkpoint,
             config=None if self.config is None else self.config(self.executor),
-            files=lambda: federation_files(self.federation),
+            files=lambda: federation_files(self.federation) | layer_file(self._layer_names),
             rounds=self.settings.rounds,
             split_hash=self.federation.split_hash,
             executor=self.executor,

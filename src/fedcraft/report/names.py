@@ -1,13 +1,26 @@
-"""How methods are drawn: one colour, dash and marker each."""
+"""How methods are drawn (colour, dash, marker), and what classes and layers are called."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from fedcraft.data.loading import sources
+from fedcraft.runs import Run
 from fedcraft.runs.select import Entry, in_order
 
-__all__ = ["BASELINE", "COLOURS", "DARK_COLOURS", "OURS", "Style", "style", "styles"]
+__all__ = [
+    "BASELINE",
+    "COLOURS",
+    "DARK_COLOURS",
+    "OURS",
+    "Style",
+    "class_names",
+    "layer_title",
+    "style",
+    "styles",
+]
 
 OURS, BASELINE = "craft", "fedavg"
 
@@ -52,3 +65,17 @@ def styles(names: Iterable[str]) -> dict[str, Style]:
 def _style(place: int) -> Style:
     dash = _DASHES[(place // len(_FREE)) % len(_DASHES)]
     return Style(_FREE[place % len(_FREE)], dash, _MARKERS[(place + 2) % len(_MARKERS)])
+
+
+def class_names(run: Run) -> dict[Any, str]:
+    """What the labels of a run are called: by its table, or else by the data set's name."""
+    known = sources().get(str(run.values.get("dataset")))
+    return run.names("classes") or dict(enumerate(known.class_names if known else ()))
+
+
+def layer_title(layer: object, names: Mapping[Any, str]) -> str:
+    """What a layer is called; runs of earlier versions have its path alone."""
+    if layer == "all":
+        return "whole model"
+    text = str(layer)
+    return names.get(text, f"layer {text}" if text.isdigit() else text)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import fedcraft
 from fedcraft.report import sections
@@ -25,42 +26,67 @@ from fedcraft.runs.summary import METRICS, marks, note, rows, spread
 with needs("jinja2"):
     import jinja2
 
-__all__ = ["write_page"]
+__all__ = ["page", "waiting_page", "write_page"]
 
 _CHARTS = {
     "convergence": sections.convergence,
     "distribution": sections.distribution,
     "radar": sections.radar,
     "spread": sections.spread,
+    "client": sections.client_view,
     "gains": sections.gains,
     "conflicts": sections.conflicts,
     "rates": sections.learning_rates,
     "labels": sections.labels,
     "timing": sections.timing,
 }
-_STYLES = ("theme", "layout", "charts", "media")
+_STYLES = ("theme", "layout", "charts", "sheet", "media")
 _SCRIPTS = (
-    *("core", "tooltip", "lines", "bars", "heat", "radar", "clients"),
-    *("charts", "diagnostics", "page"),
+    *("core", "tooltip", "lines", "bars", "heat", "radar", "clients", "groups"),
+    *("charts", "gains", "diagnostics", "rates", "client", "csv", "page", "live"),
 )
+_MOST_STEPS_UP = 2
 
 
-def write_page(runs: Iterable[Run], path: str | os.PathLike[str]) -> Path:
-    """Write the report of ``runs`` to ``path`` (one HTML file) and return its path."""
+def write_page(
+    runs: Iterable[Run],
+    path: str | os.PathLike[str],
+    *,
+    reference: Iterable[Mapping[str, Any]] = (),
+) -> Path:
+    """Write the report of ``runs`` to ``path`` (one HTML file) and return its path.
+
+    ``reference`` adds published numbers, as in :func:`fedcraft.report.render`.
+    """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(page(list(runs)), encoding="utf-8")
+    link = partial(_relative_link, target.parent.resolve())
+    text = page(list(runs), link=link, reference=list(reference))
+    target.write_text(text, encoding="utf-8")
     return target
 
 
-def page(runs: Sequence[Run]) -> str:
-    """The HTML of the report."""
-    problems = [_problem_view(number, problem) for number, problem in enumerate(group(runs))]
+def page(
+    runs: Sequence[Run],
+    *,
+    link: Callable[[Run], str] = lambda run: "",
+    reference: Sequence[Mapping[str, Any]] = (),
+    version: str = "",
+) -> str:
+    """The HTML of the report.
+
+    ``link`` gives the address of a run's folder, empty if there is none. A page with a ``version``
+    asks its server for a newer one.
+    """
+    problems = [
+        _problem_view(number, problem, link, reference)
+        for number, problem in enumerate(group(runs))
+    ]
     looks = {m["key"]: m for view in problems for m in view["methods"]}
     return _template().render(
         problems=problems,
         methods=[looks[method] for method in in_order(looks)],
-        data=_script_json([{k: v[k] for k in ("methods", "charts")} for v in problems]),
+        data=_script_json([{k: v[k] for k in ("title", "methods", "charts")} for v in problems]),
         metrics=METRICS,
         colours=COLOURS,
         dark_colours=DARK_COLOURS,
@@ -68,10 +94,37 @@ def page(runs: Sequence[Run]) -> str:
         js="\n".join(_asset(f"js/{name}.js") for name in _SCRIPTS),
         as_of=_as_of(runs),
         version=fedcraft.__version__,
+        live=version,
     )
 
 
-def _problem_view(number: int, problem: Problem) -> dict[str, Any]:
+def waiting_page(message: str, version: str) -> str:
+    """A page without results that asks its server for a newer one."""
+    return _template("waiting.html.j2").render(
+        message=message,
+        live=version,
+        css="\n".join(_asset(f"css/{name}.css") for name in _STYLES),
+        js=_asset("js/live.js"),
+    )
+
+
+def _relative_link(folder: Path, run: Run) -> str:
+    """The address of a run's folder for a page in ``folder``, if it is near.
+
+    A longer way up would show folders of the disk, and break as soon as the page is moved.
+    """
+    if not run.directory.is_dir():
+        return ""
+    way = Path(os.path.relpath(run.directory.resolve(), folder))
+    return "" if way.parts.count("..") > _MOST_STEPS_UP else f"{quote(way.as_posix())}/"
+
+
+def _problem_view(
+    number: int,
+    problem: Problem,
+    link: Callable[[Run], str],
+    reference: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
     table = rows([problem])
     tried = max(row["settings"] for row in table)
     return {
@@ -89,7 +142,8 @@ def _problem_view(number: int, problem: Problem) -> dict[str, Any]:
         "charts": {name: section(problem) for name, section in _CHARTS.items()},
         "configuration": sections.configuration(problem),
         "environment": sections.environment(problem),
-        "runs": sections.run_list(problem),
+        "runs": sections.run_list(problem, link),
+        "published": sections.published(problem, reference),
     }
 
 
@@ -156,8 +210,8 @@ def _asset(name: str) -> str:
 
 
 @cache
-def _template() -> jinja2.Template:
+def _template(name: str = "page.html.j2") -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    return environment.from_string(_asset("page.html.j2"))
+    return environment.from_string(_asset(name))

@@ -10,7 +10,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -69,10 +69,15 @@ def federation_files(federation: Federation) -> dict[str, bytes]:
     """Return the files about the clients: split, label counts, and names if the data have any."""
     files = {"split.npz": federation.split_file(), "labels.csv": _labels(federation)}
     if federation.client_names:
-        files["owners.csv"] = _numbered("client", federation.client_names)
+        files["owners.csv"] = _named("client", enumerate(federation.client_names))
     if federation.dataset.class_names:
-        files["classes.csv"] = _numbered("label", federation.dataset.class_names)
+        files["classes.csv"] = _named("label", enumerate(federation.dataset.class_names))
     return files
+
+
+def layer_file(names: Mapping[str, str]) -> dict[str, bytes]:
+    """Return the file that says what to call the layers of a model."""
+    return {"layers.csv": _named("layer", names.items())}
 
 
 def _labels(federation: Federation) -> bytes:
@@ -82,7 +87,7 @@ def _labels(federation: Federation) -> bytes:
     return ("client,label,count\n" + "".join(f"{c},{k},{n}\n" for c, k, n in triples)).encode()
 
 
-def _numbered(number: str, names: Sequence[str]) -> bytes:
+def _named(key: str, names: Iterable[tuple[object, str]]) -> bytes:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([(number, "name"), *enumerate(names)])
+    csv.writer(text, lineterminator="\n").writerows([(key, "name"), *names])
     return text.getvalue().encode()

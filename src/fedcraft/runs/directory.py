@@ -21,10 +21,16 @@ CONFLICTS = (
     "round", "layer", "min_cosine", "mean_cosine", "conflicts_average", "conflicts_reference",
     "conflicts_after", "residual", "rank", "active", "correction_norm",
 )  # fmt: skip
-TABLES = {"metrics": "metrics.jsonl", "clients": "clients.csv", "conflicts": "conflicts.csv"}
+TABLES = {
+    "metrics": "metrics.jsonl",
+    "clients": "clients.csv",
+    "conflicts": "conflicts.csv",
+    "cosines": "cosines.csv",
+}
 _HEADERS = {
     "clients": "round,client,split,metric,value,n\n",
     "conflicts": ",".join(CONFLICTS) + "\n",
+    "cosines": "round,client,layer,cosine\n",
 }
 LOG_FILE = "log.txt"
 

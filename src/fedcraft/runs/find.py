@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fedcraft.errors import DataError
@@ -11,7 +11,7 @@ from fedcraft.runs.directory import CONFIG_FILE
 from fedcraft.runs.run import Run
 from fedcraft.runs.study import Study, is_study
 
-__all__ = ["find_runs"]
+__all__ = ["find_runs", "run_folders", "runs_in"]
 
 _NOT_RUNS = {"checkpoints", "states", ".git", "__pycache__"}
 
@@ -33,17 +33,28 @@ def find_runs(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) 
     return found
 
 
+def run_folders(root: Path) -> list[Path]:
+    """Return the folders in and below ``root`` that hold a configuration or a stored study."""
+    return [f for f in _folders(root) if (f / CONFIG_FILE).is_file() or is_study(f)]
+
+
+def _folders(root: Path) -> Iterator[Path]:
+    for folder, children, _ in os.walk(root.resolve()):
+        children[:] = sorted(set(children) - _NOT_RUNS)
+        yield Path(folder)
+
+
 def _runs_below(root: Path) -> list[Run]:
     if not root.is_dir():
         raise DataError(
             f"{root} should be a run directory or a folder of runs, but it is not a folder."
         )
-    found: list[Run] = []
-    for folder, children, _ in os.walk(root.resolve()):
-        children[:] = sorted(set(children) - _NOT_RUNS)
-        run = Run(folder)
-        if run.is_run:  # the configuration of a sweep names no method
-            found.append(run)
-        elif is_study(Path(folder)):
-            found += Study(Path(folder)).runs()
-    return found
+    return [run for folder in _folders(root) for run in runs_in(folder)]
+
+
+def runs_in(folder: Path) -> list[Run]:
+    """Return the run, or the runs of the stored study, that a folder itself holds."""
+    run = Run(folder)
+    if run.is_run:  # the configuration of a sweep names no method
+        return [run]
+    return Study(folder).runs() if is_study(folder) else []

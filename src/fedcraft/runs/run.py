@@ -37,7 +37,7 @@ class Run:
     run that is still being written. Files are checked against the run's checksums; damage is a
     ``DataError`` that names the file.
 
-    ``clients()``, ``conflicts()``, ``labels()`` and ``rounds()`` return pandas frames; the files
+    ``clients()``, ``conflicts()``, ``cosines()``, ``labels()``, ``rounds()`` are frames; the files
     behind them (``run.directory / "clients.csv"``) are plain CSV, which any program can read.
     Everything else needs no pandas.
 
@@ -199,6 +199,10 @@ class Run:
         """Per-round, per-layer certificate of the steps."""
         return self._written("conflicts")
 
+    def cosines(self) -> pd.DataFrame:
+        """Cosine of each client's update with the step: round, client, layer, cosine."""
+        return self._written("cosines")
+
     def labels(self) -> pd.DataFrame:
         """How often each client has each label in its training part."""
         return self._written("labels")
@@ -208,8 +212,8 @@ class Run:
         frame: pd.DataFrame = load_pandas().json_normalize(self.records)
         return frame
 
-    def names(self, table: str) -> dict[int, str]:
-        """Return the name of each number in the table ``owners`` or ``classes``, if it has any."""
+    def names(self, table: str) -> dict[Any, str]:
+        """Return the names in the table ``owners``, ``classes`` or ``layers``, if it has any."""
         frame = self.frame(table)
         return {} if frame.empty else dict(zip(frame.iloc[:, 0], frame["name"], strict=True))
 
@@ -227,8 +231,9 @@ class Run:
         return self._parsed(name, content)
 
     def _parsed(self, name: str, content: bytes) -> pd.DataFrame:
-        text: dict[str, Any] = {"dtype": {"name": str}, "keep_default_na": False}
-        options = text if name in ("owners", "classes") else {}  # a name is text, also NA or 007
+        # A name is text, also NA or 007.
+        options: dict[str, Any] = {"dtype": {"name": str, "layer": str}}
+        options["keep_default_na"] = name not in ("owners", "classes", "layers")
         try:
             frame: pd.DataFrame = load_pandas().read_csv(io.BytesIO(content), **options)
         except ValueError as error:

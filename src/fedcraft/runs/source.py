@@ -38,7 +38,7 @@ class RunSource(Protocol):
         """Return the record of each round."""
 
     def table(self, name: str) -> bytes | None:
-        """Return the CSV table ``clients``, ``conflicts``, ``labels``, ``owners`` or ``classes``.
+        """Return a CSV table (``clients``, ``conflicts``, ``cosines``, ``labels``, names).
 
         It consists of complete lines.
         """

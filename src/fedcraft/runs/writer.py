@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save
 from torch import Tensor
 
+from fedcraft.aggregators.certificate import Certificate
 from fedcraft.atomic import to_json
 from fedcraft.errors import CheckpointError, DamageError
 from fedcraft.local.store import ClientStates, StateIndex
@@ -66,9 +67,12 @@ class NullWriter:
         ``about`` goes to status.json and, with the environment, to environment.json.
         """
 
-    def add_round(self, row: Row, certificate: Iterable[Row] = ()) -> None:
-        """Add a round to metrics.jsonl and the rows of its certificate to conflicts.csv.
+    def add_round(
+        self, row: Row, certificate: Certificate | None = None, *, by_layer: bool = True
+    ) -> None:
+        """Add a round to metrics.jsonl, and its certificate to conflicts.csv and cosines.csv.
 
+        Unless ``by_layer``, only the cosines of the whole model are added of the certificate.
         Of two rows of one round the later one counts.
         """
         if self.rows and self.rows[-1]["round"] == row["round"]:
@@ -209,13 +213,18 @@ class RunWriter(NullWriter):
             )
         return {_ENVIRONMENT: before, _RESUMED: to_json([*earlier, {"round": done, **now}])}
 
-    def add_round(self, row: Row, certificate: Iterable[Row] = ()) -> None:
+    def add_round(
+        self, row: Row, certificate: Certificate | None = None, *, by_layer: bool = True
+    ) -> None:
         super().add_round(row)
         self.directory.lock.check()
-        self.directory.tables["metrics"].json(row)
-        self.directory.tables["conflicts"].rows(
-            [row["round"], *(layer[column] for column in CONFLICTS[1:])] for layer in certificate
-        )
+        number, tables = row["round"], self.directory.tables
+        tables["metrics"].json(row)
+        if certificate is not None:
+            layers = certificate.rows() if by_layer else []
+            tables["conflicts"].rows([number, *(q[c] for c in CONFLICTS[1:])] for q in layers)
+            cosines = certificate.cosines(by_layer=by_layer)
+            tables["cosines"].rows((number, *cells) for cells in cosines)
         self.directory.confirm()
         if time.monotonic() - self._last_status > _STATUS_SECONDS:
             self._last_status = time.monotonic()

@@ -96,8 +96,8 @@ class Rounds:
         peak = self.memory.peak([])
         row = {"round": number, "seconds": self.timer.take(), "peak_memory_mb": peak, **row}
         certificate = None if self.state.step is None else self.state.step.certificate
-        shown = certificate is not None and self.settings.diagnoses(number)
-        self.writer.add_round(row, certificate.rows() if certificate and shown else ())
+        shown = certificate if self.settings.diagnostics_every else None
+        self.writer.add_round(row, shown, by_layer=self.settings.diagnoses(number))
         every = self.settings.checkpoint_every
         if number == self.rounds or (every and number % every == 0):
             saved = {**self.state.state_dict(), "config": self.config, "round": number}

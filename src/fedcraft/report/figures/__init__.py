@@ -9,6 +9,7 @@ from pathlib import Path
 from fedcraft.errors import InputError
 from fedcraft.report.extras import needs
 from fedcraft.report.figures import clients, grids, lines
+from fedcraft.report.figures.dark import with_dark_theme
 from fedcraft.report.figures.style import paper_style
 from fedcraft.runs import Run
 from fedcraft.runs.select import group
@@ -65,6 +66,8 @@ def write_figures(
 
 def _save(figure: Figure, path: Path, kind: str) -> Path:
     figure.savefig(path, dpi=_DPI, metadata=_undated(kind))
+    if kind == "svg":
+        path.write_text(with_dark_theme(path.read_text(encoding="utf-8")), encoding="utf-8")
     figure.set_layout_engine("none")  # the other formats keep the layout of the first one
     return path
 

@@ -103,18 +103,21 @@ def gains(problems: Sequence[Problem]) -> Figure | None:
         if (c := p.entry(OURS)) and (b := p.entry(BASELINE))
     ]
     drawn = [
-        (problem, table["gain"].to_numpy(dtype=float)) for problem, table in tables if len(table)
+        (problem, table["gain"].to_numpy(dtype=float), table["seed"].nunique())
+        for problem, table in tables
+        if len(table)
     ]
     if not drawn:
         return None
     figure = panels(len(drawn))
-    for i, (problem, values) in enumerate(drawn):
+    for i, (problem, values, seeds) in enumerate(drawn):
         ax = figure.add_subplot(1, len(drawn), i + 1)
         ax.stairs(values.clip(min=0), fill=True, color=COLOURS[2])
         ax.stairs(values.clip(max=0), fill=True, color=COLOURS[0])
         ax.axhline(0, color="black", linewidth=0.8)
         won, lost = int((values > 0).sum()), int((values < 0).sum())
-        ax.set(title=problem.title, xlabel=f"Clients, sorted ({won} gain, {lost} lose)")
+        pooled = f"Clients of {seeds} seeds" if seeds > 1 else "Clients"
+        ax.set(title=problem.title, xlabel=f"{pooled}, sorted ({won} gain, {lost} lose)")
         ax.set_ylabel("Accuracy, CRAFT − FedAvg" if i == 0 else "")
     return figure
 

@@ -24,6 +24,7 @@ __all__ = ["cosines", "data_distribution", "heatmap"]
 
 _SEQUENTIAL = "cividis"  # uniform in lightness, readable with any colour vision
 _DIVERGING = "PuOr"
+_ON_DARK, _ON_LIGHT = "#ffffff", "#111111"  # pure black would turn with the theme, cells do not
 
 
 def heatmap(problems: Sequence[Problem]) -> Figure | None:
@@ -54,9 +55,10 @@ def data_distribution(problems: Sequence[Problem]) -> Figure | None:
     for i, (problem, counts) in enumerate(drawn):
         ax = figure.add_subplot(1, len(drawn), i + 1)
         shares = example_labels(counts.div(counts.sum(axis=1).clip(lower=1), axis=0))
-        image = _image(ax, shares, cmap="Blues", vmin=0, vmax=1)
+        image = _image(ax, shares, cmap="Blues", vmin=0, vmax=float(shares.to_numpy().max()))
         figure.colorbar(image, ax=ax, label="Share of the client's samples", shrink=0.8)
-        ax.set(title=problem.title, xlabel="Class", ylabel="Example client")
+        some = f"{len(shares)} of {len(counts)} clients"
+        ax.set(title=problem.title, xlabel="Class", ylabel=some)
     return figure
 
 
@@ -95,7 +97,7 @@ def _rate_panel(ax: Axes, grid: pd.DataFrame, low: float, high: float) -> None:
         text = "–" if np.isnan(value) else f"{value:.3f}"
         ax.text(
             column, row, text, ha="center", va="center", fontsize=8.5,
-            color="white" if shade <= 0.5 else "black",
+            color="black" if np.isnan(value) else _ON_DARK if shade <= 0.5 else _ON_LIGHT,
         )  # fmt: skip
 
 

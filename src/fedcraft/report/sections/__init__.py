@@ -6,9 +6,12 @@ from fedcraft.report.sections.conflicts import conflicts
 from fedcraft.report.sections.convergence import convergence
 from fedcraft.report.sections.gains import gains
 from fedcraft.report.sections.grids import labels, learning_rates
+from fedcraft.report.sections.one_client import client_view
+from fedcraft.report.sections.published import published
 from fedcraft.report.sections.timing import timing
 
 __all__ = [
+    "client_view",
     "configuration",
     "conflicts",
     "convergence",
@@ -17,6 +20,7 @@ __all__ = [
     "gains",
     "labels",
     "learning_rates",
+    "published",
     "radar",
     "run_list",
     "spread",

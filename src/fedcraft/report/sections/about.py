@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +39,11 @@ def environment(problem: Problem) -> list[tuple[str, str]]:
     )
 
 
-def run_list(problem: Problem) -> list[dict[str, Any]]:
-    """Every run with its state, its rounds and its final mean; the shown ones are marked."""
+def run_list(problem: Problem, link: Callable[[Run], str]) -> list[dict[str, Any]]:
+    """Every run with its state, its rounds, its final mean and its link; shown ones are marked."""
     pairs = [(e, run) for e in problem.entries for s in e.settings for run in s.runs]
     root = _common_folder([run.directory for _, run in pairs])
-    return [_run_row(entry, run, root) for entry, run in pairs]
+    return [{**_run_row(entry, run, root), "link": link(run)} for entry, run in pairs]
 
 
 def _run_row(entry: Entry, run: Run, root: Path) -> dict[str, Any]:

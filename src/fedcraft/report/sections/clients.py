@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedcraft.report.extras import needs
+from fedcraft.report.packing import shares
 from fedcraft.report.series import plain
 from fedcraft.runs.select import Entry, Problem
 
@@ -27,7 +28,7 @@ def accuracies(entry: Entry) -> np.ndarray:
 def distribution(problem: Problem) -> dict[str, Any] | None:
     """The sorted final accuracies of every method's clients."""
     found = {entry.name: np.sort(accuracies(entry)) for entry in problem.entries}
-    series = [{"method": m, "values": plain(v)} for m, v in found.items() if len(v)]
+    series = [{"method": m, "values": shares(v)} for m, v in found.items() if len(v)]
     worst = {e.label: names for e in problem.entries if (names := worst_named(e))}
     return {"series": series, "worst": worst} if series else None
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fedcraft.report.extras import needs
+from fedcraft.report.names import layer_title
 from fedcraft.report.series import plain, thin
 from fedcraft.runs import Run
 from fedcraft.runs.select import Entry, Problem
@@ -53,13 +55,8 @@ def cosine_grid(run: Run) -> pd.DataFrame | None:
     )
     layers = [layer for layer in grid.index if layer != _WHOLE]
     whole = [_WHOLE] if _WHOLE in grid.index else []
-    return grid.loc[[*layers, *whole]].rename(index=_layer_name).sort_index(axis=1)
-
-
-def _layer_name(layer: object) -> str:
-    if layer == _WHOLE:
-        return "whole model"
-    return f"layer {layer}" if str(layer).isdigit() else str(layer)
+    title = partial(layer_title, names=run.names("layers"))
+    return grid.loc[[*layers, *whole]].rename(index=title).sort_index(axis=1)
 
 
 def _view(entry: Entry) -> dict[str, Any]:
@@ -71,6 +68,7 @@ def _view(entry: Entry) -> dict[str, Any]:
         view["rounds"] = [int(number) for number in counts.index]
         view["counts"] = {stage: plain(counts[stage]) for stage in counts.columns}
     if grid is not None:
+        view["recorded"] = _recorded(run)
         view["layers"] = [str(layer) for layer in grid.index]
         view["bins"] = [int(number) for number in grid.columns]
         view["cosine"] = [plain(row, 2) for row in grid.to_numpy()]
@@ -80,6 +78,15 @@ def _view(entry: Entry) -> dict[str, Any]:
             "y": plain(correction["norm"]),
         }
     return view
+
+
+def _recorded(run: Run) -> str:
+    """In which rounds cosines and corrections were written, if not in all."""
+    table = run.frame("conflicts")
+    rounds = int(table["round"].nunique()) if "layer" in table.columns else 0
+    if not rounds or rounds >= run.last_round:
+        return ""
+    return f"Written in {rounds} of {run.last_round} rounds."
 
 
 def smooth_conflicts(run: Run) -> pd.DataFrame:

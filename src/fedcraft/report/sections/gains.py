@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from fedcraft.report.extras import needs
 from fedcraft.report.names import BASELINE
-from fedcraft.report.series import plain
+from fedcraft.report.packing import packed, shares
+from fedcraft.report.sections.one_client import client_groups
 from fedcraft.runs import Run
 from fedcraft.runs.select import Entry, Problem
 
@@ -37,13 +39,14 @@ def client_gains(entry: Entry, baseline: Entry) -> pd.DataFrame:
 
 
 def gains(problem: Problem) -> dict[str, Any] | None:
-    """Every method's sorted differences to FedAvg, and how many clients win, lose, stay."""
+    """Every method's differences to FedAvg, and how many clients win, lose, stay, by seed."""
     baseline = problem.entry(BASELINE)
     rivals = [entry for entry in problem.entries if entry is not baseline]
     if baseline is None or not rivals:
         return None
+    groups = client_groups(problem)
     tables = {entry.name: client_gains(entry, baseline) for entry in rivals}
-    drawn = {method: _columns(table) for method, table in tables.items() if len(table)}
+    drawn = {m: _by_seed(table, m, groups) for m, table in tables.items() if len(table)}
     unpaired = [entry.label for entry in rivals if entry.name not in drawn]
     return {"baseline": baseline.label, "methods": drawn, "unpaired": unpaired}
 
@@ -62,14 +65,20 @@ def _paired(run: Run, other: Run) -> pd.DataFrame:
     return both.assign(seed=run.seed, name=names, gain=both["accuracy"] - both["baseline"])
 
 
+def _by_seed(table: pd.DataFrame, method: str, groups: Sequence[dict[str, Run]]) -> list[Any]:
+    place = {runs[method].seed: i for i, runs in enumerate(groups) if method in runs}
+    return [
+        {"seed": int(seed), "group": place[seed], **_columns(part)}
+        for seed, part in table.groupby("seed")
+    ]
+
+
 def _columns(table: pd.DataFrame) -> dict[str, Any]:
     gain = table["gain"].to_numpy(dtype=float)
     return {
-        "client": table["name"].tolist(),
-        "baseline": plain(table["baseline"]),
-        "gain": plain(np.where(np.abs(gain) < _NO_CHANGE, 0.0, gain)),
+        "clients": packed(table["client"]),
+        "gain": shares(1 + np.where(np.abs(gain) < _NO_CHANGE, 0.0, gain)),
         "winners": int((gain > _NO_CHANGE).sum()),
         "losers": int((gain < -_NO_CHANGE).sum()),
         "same": int((np.abs(gain) <= _NO_CHANGE).sum()),
-        "seeds": int(table["seed"].nunique()),
     }

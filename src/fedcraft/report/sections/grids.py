@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 
 from fedcraft.report.extras import needs
+from fedcraft.report.names import class_names
+from fedcraft.report.sections.one_client import client_groups
 from fedcraft.report.series import plain
+from fedcraft.runs import Run
 from fedcraft.runs.select import Entry, Problem, Setting
 
 with needs("pandas"):
@@ -28,14 +31,19 @@ def rate_grid(entry: Entry) -> pd.DataFrame | None:
     Where several settings share a pair of rates, the one that would be shown counts; a diverged
     one is NaN. ``None`` without a grid.
     """
+    means = {pair: setting.sound_mean for pair, setting in _by_rates(entry).items()}
+    if len(means) < 2 or all(map(math.isnan, means.values())):
+        return None
+    return pd.Series(means).rename_axis(["client_lr", "server_lr"]).unstack()
+
+
+def _by_rates(entry: Entry) -> dict[tuple[float, float], Setting]:
+    """Return the setting that represents each pair of rates."""
     pairs: dict[tuple[float, float], list[Setting]] = defaultdict(list)
     for setting in entry.settings:
         if set(setting.config) >= _RATES:
             pairs[setting.config["client_lr"], setting.config["server_lr"]].append(setting)
-    means = {pair: _shown(entry, settings).sound_mean for pair, settings in pairs.items()}
-    if len(means) < 2 or all(map(math.isnan, means.values())):
-        return None
-    return pd.Series(means).rename_axis(["client_lr", "server_lr"]).unstack()
+    return {pair: _shown(entry, settings) for pair, settings in pairs.items()}
 
 
 def learning_rates(problem: Problem) -> dict[str, Any] | None:
@@ -50,16 +58,24 @@ def label_shares(entries: Iterable[Entry]) -> pd.DataFrame | None:
 
     Clients and labels have their names, if there are any.
     """
-    for run in (run for entry in entries for run in entry.runs):
-        found = run.frame("labels")
-        if {"client", "label", "count"} <= set(found.columns) and len(found):
-            counts = found.pivot_table(
-                index="client", columns="label", values="count", aggfunc="sum", fill_value=0
-            )
-            return counts.sort_index().rename(
-                index=run.names("owners"), columns=run.names("classes")
-            )
-    return None
+    run = _labelled(entries)
+    if run is None:
+        return None
+    return _label_counts(run).rename(index=run.names("owners"), columns=class_names(run))
+
+
+def _labelled(entries: Iterable[Entry]) -> Run | None:
+    runs = (run for entry in entries for run in entry.runs)
+    return next((run for run in runs if len(_label_counts(run))), None)
+
+
+def _label_counts(run: Run) -> pd.DataFrame:
+    found = run.frame("labels")
+    if not {"client", "label", "count"} <= set(found.columns):
+        return pd.DataFrame()
+    return found.pivot_table(
+        index="client", columns="label", values="count", aggfunc="sum", fill_value=0
+    ).sort_index()
 
 
 def example_labels(counts: pd.DataFrame) -> pd.DataFrame:
@@ -70,21 +86,46 @@ def example_labels(counts: pd.DataFrame) -> pd.DataFrame:
 
 def labels(problem: Problem) -> dict[str, Any] | None:
     """Example clients, the share of each label at them, and how uneven all clients are."""
-    counts = label_shares(problem.entries)
-    if counts is None:
+    run = _labelled(problem.entries)
+    if run is None:
         return None
+    counts, owners, classes = _label_counts(run), run.names("owners"), class_names(run)
     sizes = counts.sum(axis=1)
     shares = counts.div(sizes.clip(lower=1), axis=0)
     examples = example_labels(shares)
+    groups = client_groups(problem)
     return {
-        "clients": [str(client) for client in examples.index],
-        "labels": [str(label) for label in examples.columns],
+        "group": next(i for i, runs in enumerate(groups) if run in runs.values()),
+        "ids": [int(client) for client in examples.index],
+        "clients": [owners.get(client, str(client)) for client in examples.index],
+        "labels": [classes.get(label, str(label)) for label in examples.columns],
         "shares": [plain(row, 3) for row in examples.to_numpy()],
         "samples": [int(sizes[client]) for client in examples.index],
+        "most": float(examples.to_numpy().max()),
         "total_clients": len(counts),
         "size_range": [int(sizes.min()), int(sizes.median()), int(sizes.max())],
         "top_share": float(round(shares.max(axis=1).median(), 3)),
     }
+
+
+def _blank(setting: Setting | None) -> str:
+    """Why a cell has no number; empty if it has one."""
+    if setting is None:
+        return "not run"
+    if setting.diverged:
+        return "diverged"
+    return "" if math.isfinite(setting.sound_mean) else "not evaluated yet"
+
+
+def _edges(entry: Entry, grid: pd.DataFrame) -> list[str]:
+    """The rates of the chosen cell that lie at the edge of the grid: better ones may lie beyond."""
+    chosen = entry.chosen.config
+    ends = {"client_lr": ("client", grid.index), "server_lr": ("server", grid.columns)}
+    return [
+        f"{'largest' if chosen[key] == rates.max() else 'smallest'} {name} rate"
+        for key, (name, rates) in ends.items()
+        if len(rates) > 1 and chosen[key] in (rates.min(), rates.max())
+    ]
 
 
 def _shown(entry: Entry, settings: list[Setting]) -> Setting:
@@ -94,7 +135,12 @@ def _shown(entry: Entry, settings: list[Setting]) -> Setting:
 
 def _cells(entry: Entry, grid: pd.DataFrame) -> dict[str, Any]:
     chosen = entry.chosen.config
+    found = _by_rates(entry)
+    settings = [[found.get((row, column)) for column in grid.columns] for row in grid.index]
     return {
+        "seeds": [[len(s.seeds) if s else 0 for s in line] for line in settings],
+        "blanks": [[_blank(s) for s in line] for line in settings],
+        "edges": _edges(entry, grid),
         "chosen": [
             grid.index.get_loc(chosen["client_lr"]),
             grid.columns.get_loc(chosen["server_lr"]),

@@ -1,5 +1,6 @@
 // Horizontal bars: rows of stacked parts from zero, to both sides if parts are negative.
-// options: rows [{label, style, parts: [{value, style, name}], sd, end, tip}], label, xTitle, xText.
+// options: rows [{label, style, parts: [{value, style, name}], sd, end, tip}], label, xTitle, xText,
+// rise, whole (only whole numbers on the axis).
 function barChart(host, width, options) {
   const { rows } = options;
   if (!rows.length) {
@@ -12,7 +13,7 @@ function barChart(host, width, options) {
     12,
   );
   const room = Math.max(0, ...rows.map((r) => textWidth(r.end || ""))) + 12;
-  const rise = 30,
+  const rise = options.rise || 30,
     top = 6,
     bottom = top + rows.length * rise;
   const sums = rows.flatMap((r) => [
@@ -24,7 +25,9 @@ function barChart(host, width, options) {
   const negative = low < 0 ? Math.max(0, ...rows.map((r) => textWidth(r.start || ""))) + 10 : 0;
   const x = linear(low, high, names + negative, width - room);
   const root = canvas(host, width, bottom + 42, options.label);
-  const steps = ticks(low, high, width > 600 ? 9 : width > 420 ? 5 : 3);
+  const steps = ticks(low, high, width > 600 ? 9 : width > 420 ? 5 : 3).filter(
+    (value) => !options.whole || Number.isInteger(value),
+  );
   for (const value of steps) {
     root.append(svg("line", { x1: x(value), x2: x(value), y1: top, y2: bottom, class: "grid" }));
     root.append(
@@ -35,10 +38,11 @@ function barChart(host, width, options) {
       ),
     );
   }
+  const half = textWidth(options.xTitle) / 2 + 4;
   root.append(
     svg(
       "text",
-      { x: (x(low) + x(high)) / 2, y: bottom + 36, "text-anchor": "middle", class: "title" },
+      { x: clamp((x(low) + x(high)) / 2, half, width - half), y: bottom + 36, "text-anchor": "middle", class: "title" },
       options.xTitle,
     ),
   );

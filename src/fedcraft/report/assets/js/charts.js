@@ -45,21 +45,22 @@ function distributionChart(host, width, problem, pick, label) {
     rowsChart(
       host,
       width,
-      seriesOf(problem, list, (s) => ({ values: s.values })),
+      seriesOf(problem, list, (s) => ({ values: sharesOf(s.values) })),
       label,
     );
     return;
   }
   const ecdf = shape === "ecdf";
   const edges = Array.from({ length: ecdf ? 101 : BINS + 1 }, (_, i) => i / (ecdf ? 100 : BINS));
+  const values = new Map(list.map((s) => [s.method, sharesOf(s.values)]));
   const series = seriesOf(problem, list, (s, m) => ({
     x: edges,
     marker: null,
     step: true,
     area: !ecdf && (m.strong || m.key === "fedavg"),
     y: ecdf
-      ? edges.map((e) => (100 * s.values.filter((v) => v <= e + 1e-9).length) / s.values.length)
-      : ((bins) => [...bins, bins[BINS - 1]])(histogram(s.values)),
+      ? edges.map((e) => (100 * values.get(s.method).filter((v) => v <= e + 1e-9).length) / values.get(s.method).length)
+      : ((bins) => [...bins, bins[BINS - 1]])(histogram(values.get(s.method))),
   }));
   lineChart(host, width, {
     series,
@@ -117,50 +118,4 @@ function spreadChart(host, width, problem, _, label) {
     })
     .sort((a, b) => a.value - b.value);
   barChart(host, width, { rows, label, xTitle: "Standard deviation of client accuracy" });
-}
-
-// Counts, or shares of clients where the methods have different numbers of seeds.
-function winnersChart(host, width, problem, _, label) {
-  const { methods, baseline } = problem.charts.gains;
-  const shown = shownMethods(problem).filter((m) => methods[m.key]);
-  const shares = new Set(shown.map((m) => methods[m.key].gain.length)).size > 1;
-  const unit = shares ? " %" : "";
-  const rows = shown.map((m) => {
-    const { winners, losers, same, gain } = methods[m.key];
-    const scaled = (n) => (shares ? Math.round((100 * n) / gain.length) : n);
-    const counts = { Gain: winners, Lose: losers, Same: same };
-    return {
-      label: m.label,
-      style: colour(m),
-      parts: [
-        { value: scaled(winners), style: "--c: var(--pos)" },
-        { value: -scaled(losers), style: "--c: var(--neg)" },
-      ],
-      end: scaled(winners) + unit,
-      start: scaled(losers) + unit,
-      tip: Object.entries(counts).map(([name, n]) => ({ name, value: `${n} of ${gain.length}` })),
-    };
-  });
-  legend(host, [
-    [`Worse than under ${baseline}`, "--c: var(--neg)"],
-    ["Better", "--c: var(--pos)"],
-  ]);
-  const xTitle = shares ? "Share of the clients, %" : "Clients";
-  barChart(host, width, { rows, label, xTitle, xText: (v) => String(Math.abs(v)) });
-}
-
-function gainsDetail(host, width, problem, pick, label) {
-  const { methods, baseline } = problem.charts.gains;
-  const key = pick("gain");
-  const { winners, losers, same, seeds } = methods[key];
-  const name = methodOf(problem, key).label;
-  gainsChart(host, width, methods[key], label, { method: name, baseline });
-  const pooled = seeds > 1 ? ` (clients of ${seeds} seeds together)` : "";
-  host.append(
-    html(
-      "p",
-      { class: "note" },
-      `${name}: ${winners} clients gain, ${losers} lose, ${same} stay the same${pooled}.`,
-    ),
-  );
 }

@@ -94,35 +94,36 @@ function rowsChart(host, width, series, label) {
   }));
 }
 
-function gainsChart(host, width, gains, label, names) {
-  const count = gains.gain.length;
+// Bars for single clients, sorted. options: values, style(value), xTitle, yTitle, label, plus,
+// tip(place) and open(place), which a click or Enter calls.
+function sortedBars(host, width, options) {
+  const { values, label } = options;
   const height = width > 620 ? 300 : 230;
-  const [low, high] = [Math.min(0, ...gains.gain) * 1.06, Math.max(0, ...gains.gain) * 1.06];
+  const [low, high] = [Math.min(0, ...values) * 1.06, Math.max(0, ...values) * 1.06];
   const yTicks = ticks(low, high, 7);
   const frame = { left: 50, right: width - 8, top: 26, bottom: height - 30, yTicks, xTicks: [] };
-  frame.x = linear(0, count, frame.left, frame.right);
+  frame.x = linear(0, values.length, frame.left, frame.right);
   frame.y = linear(low, high || 1, frame.bottom, frame.top);
-  const root = canvas(host, width, height, label);
+  const root = canvas(host, width, height, `${label}; Enter opens a client`);
+  root.classList.add("opens");
   axes(root, frame, {
     floor: false,
-    xTitle: `${count} clients, sorted`,
-    yTitle: `Accuracy, ${names.method} minus ${names.baseline}`,
-    yText: (v) => (v > 0 ? "+" : "") + tickText(yTicks)(v),
+    xTitle: options.xTitle,
+    yTitle: options.yTitle,
+    yText: (v) => (options.plus && v > 0 ? "+" : "") + tickText(yTicks)(v),
   });
-  const thin = (frame.right - frame.left) / count;
-  gains.gain.forEach((gain, i) => {
-    const y = Math.min(frame.y(gain), frame.y(0));
-    const style = `--c: var(${gain < 0 ? "--neg" : "--pos"})`;
-    root.append(
-      svg("rect", {
-        x: frame.x(i),
-        width: Math.max(0.6, thin - (thin > 5 ? 1 : 0)),
-        y,
-        height: Math.abs(frame.y(gain) - frame.y(0)),
-        class: "fill crisp",
-        style,
-      }),
-    );
+  const thin = (frame.right - frame.left) / values.length;
+  const bars = values.map((value, i) => {
+    const bar = svg("rect", {
+      x: frame.x(i),
+      width: Math.max(0.6, thin - (thin > 5 ? 1 : 0)),
+      y: Math.min(frame.y(value), frame.y(0)),
+      height: Math.abs(frame.y(value) - frame.y(0)),
+      class: "fill crisp",
+      style: options.style(value),
+    });
+    root.append(bar);
+    return bar;
   });
   root.append(
     svg("line", { x1: frame.left, x2: frame.right, y1: frame.y(0), y2: frame.y(0), class: "axis" }),
@@ -130,16 +131,12 @@ function gainsChart(host, width, gains, label, names) {
   const find = (px) =>
     px < frame.left || px > frame.right
       ? -1
-      : clamp(Math.floor((px - frame.left) / thin), 0, count - 1);
-  const show = (i) => ({
-    x: frame.x(i + 0.5),
-    y: frame.top + 30,
-    title: `Client ${gains.client[i]}`,
-    rows: [
-      { name: names.baseline, value: short(gains.baseline[i]) },
-      { name: names.method, value: short(gains.baseline[i] + gains.gain[i]) },
-      { name: "Difference", value: signed(gains.gain[i]) },
-    ],
-  });
-  interactive(root, width, count, find, show);
+      : clamp(Math.floor((px - frame.left) / thin), 0, values.length - 1);
+  const rest = () => root.querySelector(".at")?.classList.remove("at");
+  const show = (i) => {
+    rest();
+    bars[i].classList.add("at");
+    return { x: frame.x(i + 0.5), y: frame.top + 30, ...options.tip(i) };
+  };
+  interactive(root, width, values.length, find, show, rest, options.open);
 }

@@ -1,5 +1,5 @@
 // Shared by all charts: data, state, SVG elements, numbers, scales.
-const DATA = JSON.parse(document.getElementById("data").textContent);
+let DATA = JSON.parse(document.getElementById("data").textContent);
 const STATE = { hidden: new Set(), picks: {} };
 const SVG = "http://www.w3.org/2000/svg";
 const DASH = { solid: "", dash: "7 4", dot: "1.5 4", dashdot: "8 4 1.5 4" };

@@ -1,4 +1,4 @@
-// The rest of the charts, and the table of them all.
+// Charts about conflicts and time.
 function conflictsChart(host, width, problem, pick, label) {
   const { stages, methods } = problem.charts.conflicts;
   const view = methods[pick("conflict")];
@@ -33,20 +33,29 @@ function conflictsChart(host, width, problem, pick, label) {
 
 // One scale for all methods, so that switching between them compares.
 function cosineRange(problem) {
-  const all = Object.values(problem.charts.conflicts.methods).flatMap((view) =>
+  const all = Object.values(problem.charts.conflicts?.methods || {}).flatMap((view) =>
     (view.cosine || []).flat(),
   );
-  const largest = all.reduce((most, v) => Math.max(most, Math.abs(v || 0)), 0);
+  return roundedRange(all);
+}
+
+function roundedRange(cosines) {
+  const largest = cosines.reduce((most, v) => Math.max(most, Math.abs(v || 0)), 0);
   return [0.1, 0.25, 0.5, 0.75].find((step) => step >= largest) || 1;
+}
+
+function cosineLegend(host, most) {
+  const stops = [-1, -0.5, -0.2, -0.05, 0, 0.05, 0.2, 0.5, 1];
+  const colours = stops.map((s) => `${diverging(most)(s * most)} ${50 + 50 * s}%`);
+  rampLegend(host, `−${most}`, `+${most}`, `linear-gradient(to right, ${colours.join(", ")})`);
 }
 
 function cosineChart(host, width, problem, pick, label) {
   const view = problem.charts.conflicts.methods[pick("conflict")];
   if (!view.cosine) return;
+  if (view.recorded) host.append(html("p", { class: "see" }, view.recorded));
   const most = cosineRange(problem);
-  const stops = [-1, -0.5, -0.2, -0.05, 0, 0.05, 0.2, 0.5, 1];
-  const colours = stops.map((s) => `${diverging(most)(s * most)} ${50 + 50 * s}%`);
-  rampLegend(host, `−${most}`, `+${most}`, `linear-gradient(to right, ${colours.join(", ")})`);
+  cosineLegend(host, most);
   heatMap(host, width, {
     rows: view.layers,
     columns: view.bins.map(String),
@@ -82,76 +91,17 @@ function correctionChart(host, width, problem, pick, label) {
   });
 }
 
-function ratesChart(host, width, problem, _, label) {
-  const { grids } = problem.charts.rates;
-  const shown = shownMethods(problem).filter((m) => grids[m.key]);
-  const values = shown.flatMap((m) => grids[m.key].mean.flat()).filter(finite);
-  if (!values.length) {
-    host.append(html("p", { class: "absent" }, "No method with a grid is selected."));
-    return;
-  }
-  const low = Math.min(...values),
-    high = Math.max(...values),
-    share = linear(low, high, 0.04, 1);
-  rampLegend(
-    host,
-    low.toFixed(3),
-    high.toFixed(3),
-    `linear-gradient(to right in oklab, ${ramp(0.04)}, var(--seq))`,
-  );
-  const box = html("div", { class: "grids" });
-  host.append(box);
-  for (const m of shown) {
-    const { client_lr, server_lr, mean, chosen } = grids[m.key];
-    const room = Math.min(width, 64 + 76 * server_lr.length);
-    const cell = html("div", { style: `width: ${room}px` }, html("h3", {}, m.label));
-    box.append(cell);
-    heatMap(cell, room, {
-      rows: client_lr.map(String),
-      columns: server_lr.map(String),
-      cells: mean,
-      label: `${m.label}: ${label}`,
-      rowHeight: 34,
-      most: 76,
-      fill: (v) => ramp(share(v)),
-      text: (v) => v.toFixed(3),
-      inverse: (v) => share(v) > 0.5,
-      frameAt: chosen,
-      xTitle: "Server learning rate",
-      yTitle: "Client learning rate",
-      tip: (r, c) => ({
-        title: `${m.label}: ${short(mean[r][c])}`,
-        rows: [
-          { name: "Client lr", value: String(client_lr[r]) },
-          { name: "Server lr", value: String(server_lr[c]) },
-        ],
-      }),
-    });
-  }
-}
-
-function labelsChart(host, width, problem, _, label) {
-  const { clients, labels, shares, samples } = problem.charts.labels;
-  rampLegend(host, "0 %", "100 %", `linear-gradient(to right in oklab, var(--mid), var(--seq))`);
-  heatMap(host, width, {
-    rows: clients,
-    columns: labels,
-    cells: shares,
-    fill: ramp,
-    label,
-    rowHeight: 15,
-    most: 96,
-    xTitle: "Label",
-    yTitle: "Client",
-    tip: (r, c) => ({
-      title: `Client ${clients[r]}, ${samples[r]} samples`,
-      rows: [{ name: `Label ${labels[c]}`, value: `${(100 * shares[r][c]).toFixed(0)} %` }],
-    }),
-  });
+// Milliseconds below a second; three digits, so that different times are written differently.
+function timeUnit(seconds) {
+  const [factor, unit, word] =
+    Math.max(...seconds) < 1 ? [1000, "ms", "Milliseconds"] : [1, "s", "Seconds"];
+  const digits = (value) => (value >= 1000 ? value.toFixed(0) : value.toPrecision(3));
+  return { factor, title: `${word} per round`, text: (s) => `${digits(s * factor)} ${unit}` };
 }
 
 function timingChart(host, width, problem, _, label) {
   const { phases, methods, memory } = problem.charts.timing;
+  const { factor, text, title } = timeUnit(Object.values(methods).map((seconds) => Math.max(0, ...Object.values(seconds))));
   const looks = phases.map((_, i) => `--c: var(--s${[2, 0, 6, 1, 3, 4, 5, 7][i % 8]})`);
   const rows = shownMethods(problem)
     .filter((m) => methods[m.key])
@@ -161,32 +111,14 @@ function timingChart(host, width, problem, _, label) {
         style: looks[i],
         name: p,
       }));
-      const tip = parts.map((p) => ({
-        name: p.name,
-        style: p.style,
-        value: `${short(p.value)} s`,
-      }));
+      const tip = parts.map((p) => ({ name: p.name, style: p.style, value: text(p.value) }));
       if (memory[m.key]) tip.push({ name: "Peak memory", value: `${memory[m.key]} MB` });
-      return { label: m.label, style: colour(m), parts, end: `${short(sum(parts))} s`, tip };
+      return { label: m.label, style: colour(m), parts, end: text(sum(parts)), tip };
     });
   legend(
     host,
     phases.map((p, i) => [p, looks[i]]),
   );
-  barChart(host, width, { rows, label, xTitle: "Seconds per round" });
+  const xText = (v) => String(+(v * factor).toPrecision(6));
+  barChart(host, width, { rows, label, xTitle: title, xText });
 }
-
-const CHARTS = {
-  convergence: convergenceChart,
-  distribution: distributionChart,
-  radar: bestMeanWorst,
-  spread: spreadChart,
-  winners: winnersChart,
-  gains: gainsDetail,
-  conflicts: conflictsChart,
-  cosine: cosineChart,
-  correction: correctionChart,
-  rates: ratesChart,
-  labels: labelsChart,
-  timing: timingChart,
-};

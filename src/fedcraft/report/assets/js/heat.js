@@ -9,7 +9,8 @@ const diverging = (most) => (value) => {
 };
 
 // options: rows, columns (names), cells [[value]], fill(value), text(value) or null, tip(r, c),
-// xTitle, yTitle, label, rowHeight, frameAt [r, c], inverse(value): text is drawn in the panel's colour.
+// xTitle, yTitle, label, rowHeight, frameAt [r, c], ink(value): the look of its text;
+// below(r, c): a second line, blank(r, c): why a cell has no value, open(r): what a click on a row does.
 function heatMap(host, width, options) {
   const { rows, columns, cells } = options;
   const wide = width > 620;
@@ -32,7 +33,7 @@ function heatMap(host, width, options) {
       ),
     );
     columns.forEach((_, c) =>
-      drawCell(root, cells[r][c], names + c * step, top + r * rise, step, rise, options),
+      drawCell(root, r, c, { x: names + c * step, y: top + r * rise, step, rise }, options),
     );
   });
   const every = Math.max(
@@ -64,16 +65,21 @@ function heatMap(host, width, options) {
   root.append(svg("text", { x: 0, y: 13, class: "title" }, options.yTitle));
   if (options.frameAt) {
     const [r, c] = options.frameAt;
-    root.append(
-      svg("rect", {
-        x: names + c * step + 1,
-        y: top + r * rise + 1,
-        width: step - 2,
-        height: rise - 2,
-        rx: 3,
-        class: "frame",
-      }),
-    );
+    // Two lines, so that one of them stands out from any fill.
+    for (const [look, inset] of [
+      ["frame", 1],
+      ["frame inner", 3],
+    ])
+      root.append(
+        svg("rect", {
+          x: names + c * step + inset,
+          y: top + r * rise + inset,
+          width: step - 2 * inset,
+          height: rise - 2 * inset,
+          rx: 3,
+          class: look,
+        }),
+      );
   }
   const find = (px, py) => {
     const c = Math.floor((px - names) / step),
@@ -85,10 +91,14 @@ function heatMap(host, width, options) {
       c = place % columns.length;
     return { x: names + (c + 0.5) * step, y: top + r * rise, ...options.tip(r, c) };
   };
-  interactive(root, width, rows.length * columns.length, find, show);
+  const open = options.open && ((place) => options.open(Math.floor(place / columns.length)));
+  if (open) root.classList.add("opens");
+  interactive(root, width, rows.length * columns.length, find, show, undefined, open);
 }
 
-function drawCell(root, value, x, y, step, rise, options) {
+function drawCell(root, r, c, { x, y, step, rise }, options) {
+  const value = options.cells[r][c];
+  const why = options.blank && options.blank(r, c);
   const gap = options.text ? 1.5 : step > 8 ? 0.75 : -0.3;
   const fill = finite(value) ? options.fill(value) : "transparent";
   root.append(
@@ -98,22 +108,23 @@ function drawCell(root, value, x, y, step, rise, options) {
       width: step - gap,
       height: rise - 1,
       rx: options.text ? 3 : 0,
-      style: `fill: ${fill}`,
+      ...(why ? { class: "blank" } : { style: `fill: ${fill}` }),
     }),
   );
+  const write = (text, down, look) =>
+    root.append(
+      svg(
+        "text",
+        { x: x + step / 2, y: y + rise / 2 + down, "text-anchor": "middle", class: look },
+        text,
+      ),
+    );
+  if (why) write(fit(why, step - 4), 4, "tiny why");
   if (!options.text || !finite(value)) return;
-  root.append(
-    svg(
-      "text",
-      {
-        x: x + step / 2,
-        y: y + rise / 2 + 4,
-        "text-anchor": "middle",
-        class: options.inverse(value) ? "inverse" : "",
-      },
-      options.text(value),
-    ),
-  );
+  const ink = options.ink(value);
+  const below = options.below ? options.below(r, c) : "";
+  write(options.text(value), below ? -2 : 4, ink);
+  if (below) write(below, 12, `tiny ${ink}`);
 }
 
 function rampLegend(host, low, high, css) {

@@ -1,12 +1,27 @@
 // The page itself: which problem, which methods, which theme; charts follow.
 const PRINT_WIDTH = { whole: 680, half: 325 }; // what fits on A4 and Letter
 let printing = false;
-const blocks = [...document.querySelectorAll(".problem")];
+let blocks = [];
+const CHARTS = {
+  convergence: convergenceChart,
+  distribution: distributionChart,
+  radar: bestMeanWorst,
+  spread: spreadChart,
+  clients: clientsChart,
+  winners: winnersChart,
+  gains: gainsDetail,
+  conflicts: conflictsChart,
+  cosine: cosineChart,
+  correction: correctionChart,
+  rates: ratesChart,
+  labels: labelsChart,
+  timing: timingChart,
+};
 
 function picker(block) {
   return (name) => {
     const control = block.querySelector(`[data-control="${name}"]`);
-    return (control.querySelector("select, input:checked") || {}).value;
+    return (control?.querySelector("select, input:checked") || {}).value;
   };
 }
 
@@ -21,12 +36,14 @@ function draw(figure) {
   figure.replaceChildren();
   CHARTS[figure.dataset.chart](figure, width, problem, picker(block), figure.dataset.label);
   if (wrapper) wrapper.classList.toggle("empty", !figure.childElementCount);
+  csvButton(figure, () => CSV_TABLES[figure.dataset.chart](problem), problem);
 }
 
 function drawAll() {
   hideTooltip();
   for (const block of blocks.filter((b) => !b.hidden))
     block.querySelectorAll(".chart").forEach(draw);
+  if (sheet.open) drawClient();
 }
 
 function updateChips() {
@@ -67,7 +84,9 @@ function chooseProblem(id) {
 }
 
 const THEMES = ["auto", "light", "dark"];
-function setTheme(theme) {
+let theme = "auto";
+function setTheme(next) {
+  theme = next;
   if (theme === "auto") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = theme;
   document.getElementById("theme").textContent = {
@@ -90,17 +109,76 @@ function savedTheme() {
   }
 }
 
-let theme = THEMES.includes(savedTheme()) ? savedTheme() : "auto";
-setTheme(theme);
-document.getElementById("theme").addEventListener("click", () => {
-  theme = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
-  setTheme(theme);
-});
-document
-  .getElementById("problem")
-  ?.addEventListener("change", (event) => chooseProblem(event.target.value));
-for (const block of blocks)
-  block.addEventListener("change", () => block.querySelectorAll(".chart").forEach(draw));
+// Open a client by its number or its name.
+function findClient(block) {
+  const problem = DATA[blocks.indexOf(block)];
+  const field = block.querySelector(".find input");
+  const wanted = field.value.trim();
+  const at = groupOfSeed(problem, picker(block)("client-seed"));
+  const group = groupsOf(problem)[at];
+  const named = group.names.indexOf(wanted);
+  const i = named >= 0 ? named : clientAt(group, Number(wanted.replace(/^client\s+/i, "") || NaN));
+  field.setCustomValidity(i < 0 ? "No client of this seed has this number or name." : "");
+  if (i < 0) field.reportValidity();
+  else openClient(problem, at, i);
+}
+
+// Everything that belongs to the parts of the page that a newer page replaces.
+function start() {
+  blocks = [...document.querySelectorAll(".problem")];
+  setTheme(THEMES.includes(savedTheme()) ? savedTheme() : theme);
+  document.getElementById("theme").addEventListener("click", () => {
+    setTheme(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length]);
+  });
+  const choice = document.getElementById("problem");
+  choice?.addEventListener("change", () => chooseProblem(choice.value));
+  for (const block of blocks) {
+    block.addEventListener("change", (event) => {
+      if (!event.target.closest(".find")) block.querySelectorAll(".chart").forEach(draw);
+    });
+    const find = block.querySelector(".find");
+    find?.addEventListener("submit", (event) => {
+      event.preventDefault();
+      findClient(block);
+    });
+    find?.addEventListener("input", (event) => event.target.setCustomValidity(""));
+  }
+  fillChips();
+  updateChips();
+}
+
+const controls = () => [...document.querySelectorAll("header select, main select, main input")];
+const nameOf = (control) =>
+  [control.closest(".problem")?.id, control.closest("[data-control]")?.dataset.control, control.id].join();
+
+// Take over a newer page: the reader's choices, the place on the page and the client stay.
+function adopt(next) {
+  const kept = new Map(
+    controls()
+      .filter((c) => c.type !== "radio" || c.checked)
+      .map((c) => [nameOf(c), c.value]),
+  );
+  const open = [...document.querySelectorAll("details")].map((d) => d.open);
+  const focused = controls().includes(document.activeElement) && nameOf(document.activeElement);
+  const place = scrollY;
+  DATA = JSON.parse(next.getElementById("data").textContent);
+  for (const part of ["header", "main"])
+    document.querySelector(part).replaceWith(document.importNode(next.querySelector(part), true));
+  for (const control of controls()) {
+    const value = kept.get(nameOf(control));
+    if (value === undefined) continue;
+    if (control.type === "radio") control.checked = control.value === value;
+    else if (control.tagName === "INPUT" || [...control.options].some((o) => o.value === value))
+      control.value = value;
+  }
+  document.querySelectorAll("details").forEach((d, i) => {
+    d.open = Boolean(open[i]);
+  });
+  start();
+  chooseProblem(document.getElementById("problem")?.value || blocks[0].id);
+  if (focused) controls().find((c) => nameOf(c) === focused)?.focus({ preventScroll: true });
+  scrollTo({ top: place, behavior: "instant" });
+}
 
 let lastWidth = innerWidth;
 addEventListener("resize", () => {
@@ -109,20 +187,33 @@ addEventListener("resize", () => {
     drawAll();
   }
 });
+// On paper the client's sheet is a page of its own: a modal one would be cut.
+function printed(on) {
+  printing = on;
+  if (sheet.open) {
+    const client = opened;
+    printing = true;
+    sheet.close();
+    printing = on;
+    opened = client;
+    if (on) sheet.show();
+    else sheet.showModal();
+  }
+  drawAll();
+}
 addEventListener("beforeprint", () => {
   document.querySelectorAll("details").forEach((d) => {
     d.dataset.was = d.open;
     d.open = true;
   });
-  printing = true;
-  drawAll();
+  printed(true);
 });
 addEventListener("afterprint", () => {
   document.querySelectorAll("details").forEach((d) => {
     d.open = d.dataset.was === "true";
   });
-  printing = false;
-  drawAll();
+  printed(false);
 });
-fillChips();
+start();
 chooseProblem(blocks[0].id);
+openFromAddress();

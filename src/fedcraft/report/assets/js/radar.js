@@ -15,7 +15,7 @@ function radarChart(host, width, spokes, label) {
     cy = height / 2;
   const root = canvas(host, width, height, label);
   const most = Math.max(...spokes.flatMap((s) => s.values), 1e-9);
-  const steps = ticks(0, most, spokes.length < 5 && radius < 120 ? 2 : 4);
+  const steps = ticks(0, most, radius < 120 ? 2 : 4);
   const top = Math.max(most, steps[steps.length - 1]);
   const spot = (i, value) => {
     const angle = (2 * Math.PI * i) / spokes.length - Math.PI / 2,

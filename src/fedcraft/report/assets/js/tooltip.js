@@ -25,8 +25,9 @@ function hideTooltip() {
 }
 
 // Make `root` answer to pointer and keys. `find(x, y)` names a place by chart coordinates, `show`
-// returns where it is and what to say: {x, y, title, rows}; places run from 0 to count - 1.
-function interactive(root, width, count, find, show, leave = () => {}) {
+// returns where it is and what to say: {x, y, title, rows}; places run from 0 to count - 1. A click
+// or Enter calls `open(place)`, if there is one.
+function interactive(root, width, count, find, show, leave = () => {}, open = null) {
   let place = -1;
   const rest = () => {
     place = -1;
@@ -52,8 +53,19 @@ function interactive(root, width, count, find, show, leave = () => {}) {
   root.addEventListener("pointermove", follow);
   root.addEventListener("pointerdown", follow);
   root.addEventListener("pointerleave", rest);
+  if (open)
+    root.addEventListener("click", () => {
+      const at = place;
+      rest();
+      if (at >= 0) open(at);
+    });
   root.addEventListener("blur", rest);
   root.addEventListener("keydown", (event) => {
+    if (open && event.key === "Enter" && place >= 0) {
+      const at = place;
+      rest();
+      open(at);
+    }
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
     if (event.key === "Escape") rest();
     if (!step) return;
