@@ -19,6 +19,7 @@ from fedcraft.cli.outcome import (
     report_failures,
     stop_without_runs,
     sweep_bar,
+    will_draw,
     write_report,
 )
 from fedcraft.cli.tables import plain_table, score_table
@@ -106,7 +107,9 @@ def reproduce(
     if not (rerun or scale or estimate):
         _refuse_to_train(changes, store)
         stored = from_results(name, results, method or ())
-        finish_reproduction(stored, out or Path("runs") / name, quiet, as_json)
+        finish_reproduction(
+            stored, out or Path("runs") / name, quiet, as_json, will_draw(None, quiet)
+        )
         return
     size, chosen, methods = scale or "paper", preset(name), method or ()
     if store and results is None:
@@ -119,11 +122,12 @@ def reproduce(
         return
     folder = out or Path("runs") / f"{name}-{size}"
     work = partial(train, name, size, methods=methods, overrides=changes, override=COMMAND_LINE)
+    draw = will_draw(None, quiet)
     with sweep_bar(quiet or as_json) as bar:
         made = work(out=folder, jobs=jobs, observer=bar)
     if store and made.result.done:
         collect(made.result.runs, (results or Path("results")) / name)
-    finish_reproduction(made, folder, quiet, as_json)
+    finish_reproduction(made, folder, quiet, as_json, draw)
 
 
 def _refuse_to_store(name: str, size: str) -> None:
@@ -144,23 +148,32 @@ def _refuse_to_train(changes: Mapping[str, Any], store: bool) -> None:
         )
 
 
-def finish_reproduction(made: Reproduction, folder: Path, quiet: bool, as_json: bool) -> None:
+def finish_reproduction(
+    made: Reproduction, folder: Path, quiet: bool, as_json: bool, draw: bool = True
+) -> None:
     """Print the table, write the files, and print where they are and what failed."""
-    from fedcraft.report import write_figures
-
     stop_without_runs(made.result)
     console = out_console(quiet=quiet or as_json)
     _print_table(made, console)
     folder.mkdir(parents=True, exist_ok=True)
     table = _write_tables(made, folder)
-    page = write_report(made.result, folder)
-    figures = write_figures(made.result.runs, folder / "figures")
-    console.print(f"Report: {page}\nTables: {table}\nFigures: {folder / 'figures'}")
+    pictures = _draw(made, folder) if draw else {}
+    files = {"table": str(table), **pictures}
+    console.print(f"Tables: {table}")
+    if pictures:
+        console.print(f"Report: {pictures['report']}\nFigures: {folder / 'figures'}")
     if as_json:
-        files = {"report": str(page), "table": str(table), "figures": [str(f) for f in figures]}
         scores = {"table": made.rows(), "rank_correlation": made.rank_correlation()}
         print_json(as_data(made.result) | scores | {"files": files})
     report_failures(made.result)
+
+
+def _draw(made: Reproduction, folder: Path) -> dict[str, Any]:
+    from fedcraft.report import write_figures
+
+    page = write_report(made.result, folder)
+    figures = write_figures(made.result.runs, folder / "figures")
+    return {"report": str(page), "figures": [str(figure) for figure in figures]}
 
 
 def _print_table(made: Reproduction, console: Console) -> None:

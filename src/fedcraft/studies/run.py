@@ -27,7 +27,7 @@ from fedcraft.runs import Run
 from fedcraft.runs.directory import place_config
 from fedcraft.runs.verify import check
 from fedcraft.studies.plan import run_id
-from fedcraft.studies.tracking import trackers
+from fedcraft.studies.tracking import require_tracking, trackers
 
 __all__ = ["RUNS", "prepare", "resume", "run"]
 
@@ -117,6 +117,7 @@ class _Parts(NamedTuple):
 
     @classmethod
     def of(cls, config: Config) -> _Parts:
+        require_tracking(config)
         federation = build_federation(config)
         model = build_model(config, federation.dataset)
         return cls(build_method(config), federation, model, config)
