@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
 
-__all__ = ["complete_experiment", "complete_method", "complete_override"]
+__all__ = ["complete_experiment", "complete_method", "complete_override", "known_keys"]
 
 
 def complete_override(incomplete: str) -> Iterator[str]:
     """Offer ``key=`` for every key, and values for the keys that have names."""
-    keys = _words()["keys"]
+    keys = known_keys()
     key, equals, start = incomplete.partition("=")
     if equals:
         yield from (f"{key}={value}" for value in keys.get(key) or () if value.startswith(start))
@@ -28,13 +28,19 @@ def complete_override(incomplete: str) -> Iterator[str]:
 
 def complete_method(incomplete: str) -> Iterator[str]:
     """Offer methods, then overrides."""
-    yield from (name for name in _words()["keys"]["method"] if name.startswith(incomplete))
+    yield from (name for name in known_keys()["method"] or () if name.startswith(incomplete))
     yield from complete_override(incomplete)
 
 
 def complete_experiment(incomplete: str) -> Iterator[str]:
     """Offer the paper's experiments."""
     yield from (name for name in _words()["experiments"] if name.startswith(incomplete))
+
+
+def known_keys() -> dict[str, list[str] | None]:
+    """Return the keys of a configuration with the names they may take; None for a table."""
+    keys: dict[str, list[str] | None] = _words()["keys"]
+    return keys
 
 
 def _words() -> Any:

@@ -95,7 +95,18 @@ def finish(result: SweepResult, *, page: bool, quiet: bool, as_json: bool) -> No
             _explain_choice(problem, console)
         if written:
             console.print(f"Report: {written}")
+        _print_viewing_command(result, console)
     report_failures(result)
+
+
+def _print_viewing_command(result: SweepResult, console: Console) -> None:
+    from fedcraft.studies.tracking import viewing_command
+
+    run = result.runs[0]
+    kept_apart = run.config.tracking == "mlflow"  # TensorBoard looks into every run of a folder
+    command = viewing_command(run.config, run.directory if kept_apart else result.folder)
+    if command:
+        console.print(f"What was logged{' of the first run' * kept_apart}:  {command}")
 
 
 def stop_without_runs(result: SweepResult) -> None:
@@ -152,8 +163,12 @@ def report_failures(result: SweepResult) -> None:
         return
     console = error_console()
     console.print(f"{len(result.failures)} of {len(result.runs)} runs failed:", style="bold red")
+    names: dict[str, list[str]] = {}
     for name, error in result.failures.items():
-        console.print(f"  {name}: {error.splitlines()[0]}")
+        names.setdefault(error.splitlines()[0], []).append(name)
+    for line, failed in names.items():
+        more = f" and {len(failed) - 1} others" if len(failed) > 1 else ""
+        console.print(f"  {failed[0]}{more}: {line}")
     console.print(f"Details in {result.folder}/RUN/log.txt; the same command tries them again.")
     raise typer.Exit(Code.FAILED)
 

@@ -92,7 +92,7 @@ def reproduce(
     * `fedcraft reproduce table-femnist --scale tiny`
     * `fedcraft reproduce table-cifar10-cnn --rerun --estimate`
     """
-    from fedcraft.config.paths import at_home
+    from fedcraft.config.paths import at_home, new_folder
     from fedcraft.config.toml import COMMAND_LINE, parse_overrides
     from fedcraft.studies.presets import preset, presets
     from fedcraft.studies.reproduce import from_results
@@ -103,7 +103,8 @@ def reproduce(
         _list_experiments(presets(), as_json)
         return
     changes = parse_overrides(words or [])
-    out, results = out and at_home(out), results and at_home(results)
+    _refuse_other_methods(changes)
+    out, results = out and new_folder(out), results and at_home(results)
     if not (rerun or scale or estimate):
         _refuse_to_train(changes, store)
         stored = from_results(name, results, method or ())
@@ -128,6 +129,15 @@ def reproduce(
     if store and made.result.done:
         collect(made.result.runs, (results or Path("results")) / name)
     finish_reproduction(made, folder, quiet, as_json, draw)
+
+
+def _refuse_other_methods(changes: Mapping[str, Any]) -> None:
+    for key in changes:
+        if key.partition(".")[0] in ("method", "grid"):
+            raise ConfigError(
+                f"command line: {key}: an experiment has its own methods and its own grid. Keep "
+                "some of its methods with --method NAME, or use fedcraft compare"
+            )
 
 
 def _refuse_to_store(name: str, size: str) -> None:

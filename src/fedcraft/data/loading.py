@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -60,7 +61,8 @@ def load(
     >>> len(digits), digits.input_shape, digits.classes
     (1797, (64,), 10)
     """
-    name = str(name_or_path)
+    name = os.path.expanduser(str(name_or_path))
+    root = root and os.path.expanduser(root)
     if name in SCHEMAS:
         _known_options(name, draw_writers if SCHEMAS[name].owner else None, options)
         dataset = _load_images(SCHEMAS[name], root, offline, cache)

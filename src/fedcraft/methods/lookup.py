@@ -71,9 +71,10 @@ def method(name: str, **changes: Unpack[Changes]) -> Method:
     """
     found = _find(name)
     if found is None:
+        known = f" Known: {', '.join(_TABLE)}, and mixtures of clients and a server, such as "
         raise InputError(
-            f"method: unknown name {name!r}.{did_you_mean(name, _TABLE)} Known: "
-            f"{', '.join(_TABLE)}, and mixtures of clients and a server, such as fedprox+craft."
+            f"method: unknown name {name!r}."
+            f"{did_you_mean(name, _TABLE) or f'{known}fedprox+craft.'}"
         )
     return found.overridden(**changes)
 

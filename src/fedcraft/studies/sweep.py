@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedcraft.config.build import build_federation, build_model
-from fedcraft.config.paths import at_home
+from fedcraft.config.paths import new_folder
 from fedcraft.config.schema import MACHINE_KEYS, Config
 from fedcraft.config.settings import usable_cores
 from fedcraft.config.toml import CONFIG_FILE
@@ -125,7 +125,7 @@ def sweep(
     objects in their configuration are done in this process, one after the other.
     """
     planned = _plan(plan)
-    folder = _folder(at_home("runs/sweep" if out is None else out))
+    folder = _folder(new_folder("runs/sweep" if out is None else out))
     configs = _for_one_process(planned.configs())
     if runner is run_all:  # a cluster may have data that this machine does not have
         _require_ready([c for c in configs if not Run(folder / run_id(c)).done])

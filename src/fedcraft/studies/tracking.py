@@ -27,9 +27,11 @@ def require_tracking(config: Config) -> None:
 def viewing_command(config: Config, directory: Path) -> str:
     """Return the command that shows what ``tracking`` logged; empty if it logged nothing."""
     if config.tracking == "tensorboard":
-        return f"tensorboard --logdir {quote(str(directory / _TENSORBOARD))}"
+        return f"tensorboard --logdir {quote(str(directory))}"
     if config.tracking == "mlflow":
-        return f"mlflow ui --backend-store-uri {quote(_mlflow_store(directory))}"
+        shared = os.environ.get("MLFLOW_TRACKING_URI")  # may hold a password: not printed
+        store = '"$MLFLOW_TRACKING_URI"' if shared else quote(_mlflow_store(directory))
+        return f"mlflow ui --backend-store-uri {store}"
     return ""
 
 
