@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedcraft.errors import InputError, require_numbers
+from fedcraft.errors import FedcraftError, InputError, require_numbers
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -37,7 +37,7 @@ def build(
     try:
         return kind(**params)
     except TypeError as error:
-        require_known(f"{what}: {name}", params, parameters_of(kind))
+        require_known(f"{what} {name!r}", params, parameters_of(kind))
         require_numbers(kind, params)
         raise InputError(f"{what} {name!r}: {error}") from error
 
@@ -56,12 +56,17 @@ def parameters_of(kind: type) -> set[str]:
     return found
 
 
-def require_known(what: str, given: Iterable[str], taken: Iterable[str]) -> None:
-    """Raise ``InputError`` about the first parameter that is not among those ``what`` takes."""
+def require_known(
+    what: str,
+    given: Iterable[str],
+    taken: Iterable[str],
+    error: type[FedcraftError] = InputError,
+) -> None:
+    """Raise an error about the first parameter that is not among those ``what`` takes."""
     known = sorted(taken)
     foreign = sorted(set(given) - set(known))
     if foreign:
-        raise InputError(
+        raise error(
             f"{what} takes no parameter {foreign[0]!r}.{did_you_mean(foreign[0], known)} "
             f"It takes {', '.join(known) or 'none'}."
         )

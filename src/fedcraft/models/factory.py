@@ -59,7 +59,8 @@ def build(
     accepted = {key: value for key, value in given.items() if takes_any or key in parameters}
     arguments = accepted | params
     if not takes_any:
-        require_known(f"model_options: the model {name!r}", params, set(parameters) - set(given))
+        taken = set(parameters) - set(given)
+        require_known(f"model_options: the model {name!r}", params, taken, ConfigError)
     try:
         inspect.signature(factory).bind(**arguments)
     except TypeError as error:
