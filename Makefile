@@ -11,13 +11,13 @@ export FLWR_TELEMETRY_ENABLED ?= 0
 export RAY_USAGE_STATS_ENABLED ?= 0
 export NO_MKDOCS_2_WARNING ?= 1
 
-.PHONY: run test check bench docs setup clean help
+.PHONY: run test check bench docs setup release clean help
 
 help:
 	@echo "make run    compare CRAFT and craft-auto with FedAvg, FedAvgM and ConFIG on real data (no network needed)"
 	@echo "make test   run the tests        make check  ruff, mypy, import contract"
 	@echo "make bench  measure speed        make docs   build the documentation site"
-	@echo "make setup  only the environment"
+	@echo "make setup  only the environment make release  build wheel and sdist, install and try both"
 
 run: $(RUN_STAMP)
 	$(BIN)/fedcraft compare
@@ -39,6 +39,9 @@ docs: $(DEV_STAMP)
 	$(BIN)/mkdocs build --strict
 
 setup: $(DEV_STAMP)
+
+release:
+	PYTHON=$(PYTHON) .ci/release
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedcraft needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 ...")'

@@ -2,15 +2,17 @@
 
 A block lies between ``<!-- name -->`` and ``<!-- /name -->`` and comes from the program itself: the
 table of methods, the defaults of their parts, every configuration key, every command's options.
-A test fails when a page no longer says what the program does.
+A test fails when a page no longer says what the program does. The words of shell completion are
+written too, to ``src/fedcraft/cli/words.json``.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 import typer
@@ -18,12 +20,15 @@ import typer
 from fedcraft.aggregators import RULES, aggregator
 from fedcraft.cli.app import app
 from fedcraft.config.schema import KEYS, MACHINE_KEYS, TABLES, Config
+from fedcraft.data import sources
 from fedcraft.local import OBJECTIVES, local_objective
 from fedcraft.methods import markdown_table, methods
+from fedcraft.models import models
 from fedcraft.server_optimizers import OPTIMIZERS, server_optimizer
 from fedcraft.studies.presets import presets
 
 DOCS = Path(__file__).parent
+WORDS = DOCS.parent / "src" / "fedcraft" / "cli" / "words.json"
 # The first key of each part of the schema, and what the part is about.
 _PARTS = {
     "method": "What is trained, and on which data",
@@ -39,7 +44,8 @@ _COMMON = {"nonfinite", "certify", "loss", "lr"}
 
 
 def main() -> None:
-    """Rewrite the blocks of every page."""
+    """Rewrite the blocks of every page and the words of shell completion."""
+    WORDS.write_text(completion_words(), encoding="utf-8")
     for page in PAGES:
         path = DOCS / page
         path.write_text(filled(page), encoding="utf-8")
@@ -51,6 +57,22 @@ def filled(page: str) -> str:
     for name, block in PAGES[page]().items():
         text = _replaced(page, text, name, block)
     return text
+
+
+def completion_words() -> str:
+    """Return the words that a shell offers: keys, their values (null: a table), experiments."""
+    named = {
+        "method": [row.name for row in methods()],
+        "dataset": list(sources()),
+        "model": list(models()),
+    }
+    keys = {key: None if key in TABLES else named.get(key, _choices(key)) for key in KEYS}
+    return json.dumps({"keys": keys, "experiments": list(presets())}, indent=1) + "\n"
+
+
+def _choices(key: str) -> list[str]:
+    annotation = Config.model_fields[key].annotation
+    return [choice for choice in get_args(annotation) if isinstance(choice, str)]
 
 
 def _replaced(page: str, text: str, name: str, block: str) -> str:

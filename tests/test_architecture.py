@@ -41,6 +41,15 @@ def test_importing_fedcraft_is_light():
     assert found == "[]"
 
 
+@pytest.mark.parametrize("module", ["fedcraft", "fedcraft.cli.app", "fedcraft.cli.complete"])
+def test_help_and_completion_do_not_wait_for_torch(module: str):
+    probe = f"import sys, {module}; print([m for m in ('torch', 'numpy') if m in sys.modules])"
+    found = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "[]"
+
+
 def test_no_two_public_classes_share_a_name():
     places: dict[str, list[str]] = {}
     for path in (ROOT / "src").rglob("*.py"):

@@ -3,20 +3,18 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fedcraft.aggregators import Aggregator, Certificate, Step, aggregator
-from fedcraft.aggregators.disk.aggregate import aggregate_files
-from fedcraft.errors import FedcraftError
-from fedcraft.methods import Method, method, methods
-from fedcraft.registry import did_you_mean
-from fedcraft.server_optimizers import ServerOptimizer, server_optimizer
-from fedcraft.updates import Layout, Updates
-
 if TYPE_CHECKING:
+    from fedcraft.aggregators import Aggregator, Certificate, Step, aggregator
+    from fedcraft.aggregators.disk.aggregate import aggregate_files
     from fedcraft.config.schema import Config
+    from fedcraft.errors import FedcraftError
+    from fedcraft.methods import Method, method, methods
     from fedcraft.runs.run import Run
+    from fedcraft.server_optimizers import ServerOptimizer, server_optimizer
     from fedcraft.studies.compare import compare
     from fedcraft.studies.run import resume, run
     from fedcraft.studies.sweep import sweep
+    from fedcraft.updates import Layout, Updates
 
 __version__ = "0.1.0"
 
@@ -43,24 +41,34 @@ __all__ = [
     "sweep",
 ]
 
-# Loaded when first used, so that callers that only aggregate do not wait for the rest.
+# Loaded when first used: `fedcraft --help` needs no torch, and a rule needs no engine.
 _LAZY = {
-    "Config": "config.schema",
-    "Run": "runs.run",
-    "compare": "studies.compare",
-    "resume": "studies.run",
-    "run": "studies.run",
-    "sweep": "studies.sweep",
+    "aggregators": ("Aggregator", "Certificate", "Step", "aggregator"),
+    "aggregators.disk.aggregate": ("aggregate_files",),
+    "config.schema": ("Config",),
+    "errors": ("FedcraftError",),
+    "methods": ("Method", "method"),  # and `methods`: the package can be called
+    "runs.run": ("Run",),
+    "server_optimizers": ("ServerOptimizer", "server_optimizer"),
+    "studies.compare": ("compare",),
+    "studies.run": ("resume", "run"),
+    "studies.sweep": ("sweep",),
+    "updates": ("Layout", "Updates"),
 }
-_ROOMS = ("cluster", "data", "engine", "flower", "metrics", "models", "report", "theory")
+_MODULES = {name: module for module, names in _LAZY.items() for name in names}
+_ROOMS = (
+    *("aggregators", "cluster", "config", "data", "engine", "errors", "flower", "local", "methods"),
+    *("metrics", "models", "report", "runs", "server_optimizers", "studies", "theory", "updates"),
+)
 
 
 def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return importlib.import_module(f"fedcraft.{name}")
-    if name in _LAZY:
-        module = importlib.import_module(f"fedcraft.{_LAZY[name]}")
-        return getattr(module, name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"fedcraft.{_MODULES[name]}"), name)
+    from fedcraft.registry import did_you_mean
+
     raise AttributeError(
         f"module {__name__!r} has no attribute {name!r}.{did_you_mean(name, __dir__())}"
     )

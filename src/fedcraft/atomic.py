@@ -6,6 +6,8 @@ import errno
 import hashlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +21,27 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Name the file in errors of the system, which says "No space left on device" without it."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
 def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> None:
     """Replace ``path`` by ``content``: readers see the old file or the new one.
 
     A process that is killed while it writes leaves a temporary file, which :func:`sweep` deletes.
     """
+    if path.exists() and not path.is_file():  # a device or a folder must not be replaced
+        raise OSError(errno.EINVAL, "expected a file, but this is a folder or a device", str(path))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with naming(path), temporary.open("wb") as file:
             file.write(content)
             file.flush()
             if durable:
@@ -50,16 +65,21 @@ class AppendOnly:
     def write(self, content: bytes) -> None:
         """Append; the content is in the file when this returns."""
         try:
-            if self._file.write(content) != len(content):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+            with naming(self.path):
+                self._append(content)
         except OSError:
             self._file.truncate(self.size)
             raise
         self.size += len(content)
 
+    def _append(self, content: bytes) -> None:
+        if self._file.write(content) != len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     def sync(self) -> None:
         """Force the file to the disk."""
-        os.fsync(self._file.fileno())
+        with naming(self.path):
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Close the file."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from functools import partial
 from numbers import Real
@@ -20,6 +21,7 @@ __all__ = [
     "MissingExtraError",
     "NonFiniteError",
     "StateError",
+    "explain_os_error",
     "require",
     "require_data",
     "require_numbers",
@@ -86,6 +88,23 @@ def require(
 
 
 require_data = partial(require, error=DataError)
+
+
+_OS_FIXES = {
+    errno.EMFILE: "Allow more open files (ulimit -n 4096), or use fewer workers or --jobs",
+    errno.ENFILE: "The whole system has too many open files; end other programs",
+    errno.ENOSPC: "Free some space; the same command, or fedcraft resume, then continues",
+    errno.EACCES: "Give another folder, or change its permissions",
+    errno.EROFS: "Give a folder on a disk that can be written to",
+}
+
+
+def explain_os_error(error: OSError) -> str:
+    """Return what the system refused, for which file if that is known, and what to do."""
+    what = error.strerror or str(error) or type(error).__name__
+    place = f"{error.filename}: " if error.filename else ""
+    fix = _OS_FIXES.get(error.errno or 0)
+    return f"{place}{what}. {fix}" if fix else f"{place}{what}"
 
 
 def require_numbers(kind: type, params: Mapping[str, Any]) -> None:

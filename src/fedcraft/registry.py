@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import difflib
 import importlib
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedcraft.errors import InputError, require_numbers
+from fedcraft.errors import FedcraftError, InputError, require_numbers
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -36,8 +37,39 @@ def build(
     try:
         return kind(**params)
     except TypeError as error:
+        require_known(f"{what} {name!r}", params, parameters_of(kind))
         require_numbers(kind, params)
         raise InputError(f"{what} {name!r}: {error}") from error
+
+
+def parameters_of(kind: type) -> set[str]:
+    """Return the keyword parameters of a class, including those it passes on to its bases."""
+    found: set[str] = set()
+    for base in kind.__mro__:
+        if "__init__" not in vars(base) or base is object:
+            continue
+        parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
+        found |= {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+        found |= {p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD} - {"self"}
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    return found
+
+
+def require_known(
+    what: str,
+    given: Iterable[str],
+    taken: Iterable[str],
+    error: type[FedcraftError] = InputError,
+) -> None:
+    """Raise an error about the first parameter that is not among those ``what`` takes."""
+    known = sorted(taken)
+    foreign = sorted(set(given) - set(known))
+    if foreign:
+        raise error(
+            f"{what} takes no parameter {foreign[0]!r}.{did_you_mean(foreign[0], known)} "
+            f"It takes {', '.join(known) or 'none'}."
+        )
 
 
 def find(what: str, table: Mapping[str, str], name: str) -> Any:

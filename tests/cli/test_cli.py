@@ -216,12 +216,17 @@ def test_run_that_fails_on_the_way_has_exit_code_1(here: Path) -> None:
     assert "NaN or Inf" in result.stderr
 
 
-def test_file_that_cannot_be_written_is_named_in_one_line(here: Path) -> None:
-    (here / "taken").touch()
+def test_file_that_cannot_be_written_is_named_in_one_line(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", "taken")
+
+    monkeypatch.setattr("fedcraft.engine.run", refuse)
     result = call("run", *TINY, "--out", "taken")
     assert result.exit_code == 1
-    assert result.stderr.strip() == "error: taken: File exists"
-    assert isinstance(call("--debug", "run", *TINY, "--out", "taken").exception, FileExistsError)
+    assert result.stderr.strip().startswith("error: taken: Permission denied. Give another folder")
+    assert isinstance(call("--debug", "run", *TINY, "--out", "taken").exception, PermissionError)
 
 
 def test_full_disk_is_reported_in_one_line(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

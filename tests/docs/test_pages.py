@@ -153,6 +153,12 @@ def test_generated_tables_are_those_of_the_program(page: str) -> None:
     )
 
 
+def test_completion_offers_the_words_of_the_program() -> None:
+    generate = script(DOCS / "generate.py")
+    written = generate.WORDS.read_text(encoding="utf-8")
+    assert generate.completion_words() == written, "run: python docs/generate.py"
+
+
 def test_every_command_has_a_heading() -> None:
     generate = script(DOCS / "generate.py")
     text = (DOCS / "commands.md").read_text(encoding="utf-8")

@@ -215,7 +215,7 @@ def test_papers_models_give_no_warning() -> None:
         ("builtins:list", {}, ConfigError, "list"),
         ("fedcraft.models:seeded", {"seed_": 1}, ConfigError, "seed_"),
         ("mlp", {"hiden": (3,)}, ConfigError, "hiden"),
-        ("mlp", {"hidden": (3, 0)}, InputError, "hidden must hold positive"),
+        ("mlp", {"hidden": (3, 0)}, InputError, "hidden: expected a list of widths"),
         ("mlp", {"classes": 0}, InputError, "classes"),
         ("mlp", {"input_shape": ()}, InputError, "input_shape"),
         ("cnn", {"input_shape": (64,)}, InputError, "channels, height, width"),

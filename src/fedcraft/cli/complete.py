@@ -1,51 +1,47 @@
-"""Shell completion of overrides: keys, and the names that a key may take."""
+"""Shell completion: keys, the names that a key may take, experiments.
+
+The words are in ``words.json``, which ``python docs/generate.py`` writes: reading the schema itself
+would load torch, and a shell would wait for it at every Tab.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from importlib.resources import files
+from typing import Any
+
+__all__ = ["complete_experiment", "complete_method", "complete_override", "known_keys"]
 
 
 def complete_override(incomplete: str) -> Iterator[str]:
     """Offer ``key=`` for every key, and values for the keys that have names."""
-    from fedcraft.config.schema import TABLES, Config
-
+    keys = known_keys()
     key, equals, start = incomplete.partition("=")
     if equals:
-        yield from (f"{key}={value}" for value in _values(key) if value.startswith(start))
+        yield from (f"{key}={value}" for value in keys.get(key) or () if value.startswith(start))
         return
-    for name in Config.model_fields:
+    for name, values in keys.items():
         if name.startswith(key):
-            yield f"{name}." if name in TABLES else f"{name}="
+            yield f"{name}." if values is None else f"{name}="
 
 
 def complete_method(incomplete: str) -> Iterator[str]:
     """Offer methods, then overrides."""
-    yield from (name for name in _values("method") if name.startswith(incomplete))
+    yield from (name for name in known_keys()["method"] or () if name.startswith(incomplete))
     yield from complete_override(incomplete)
 
 
 def complete_experiment(incomplete: str) -> Iterator[str]:
     """Offer the paper's experiments."""
-    from fedcraft.studies.presets import presets
-
-    yield from (name for name in presets() if name.startswith(incomplete))
+    yield from (name for name in _words()["experiments"] if name.startswith(incomplete))
 
 
-def _values(key: str) -> list[str]:
-    from typing import get_args
+def known_keys() -> dict[str, list[str] | None]:
+    """Return the keys of a configuration with the names they may take; None for a table."""
+    keys: dict[str, list[str] | None] = _words()["keys"]
+    return keys
 
-    from fedcraft.config.schema import Config
-    from fedcraft.data import sources
-    from fedcraft.methods import methods
-    from fedcraft.models import models
 
-    named = {
-        "method": [row.name for row in methods()],
-        "dataset": list(sources()),
-        "model": list(models()),
-    }
-    if key in named:
-        return named[key]
-    field = Config.model_fields.get(key)
-    choices = get_args(field.annotation) if field else ()
-    return [choice for choice in choices if isinstance(choice, str)]
+def _words() -> Any:
+    return json.loads(files("fedcraft.cli").joinpath("words.json").read_text(encoding="utf-8"))

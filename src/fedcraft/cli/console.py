@@ -21,6 +21,7 @@ from fedcraft.errors import (
     InputError,
     MissingExtraError,
     NonFiniteError,
+    explain_os_error,
 )
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
@@ -48,6 +49,8 @@ class Group(TyperGroup):
         """Run a command; with ``--debug`` errors keep their traceback."""
         try:
             return super().invoke(ctx)
+        except click.NoSuchOption as error:
+            raise _as_key(error) from error
         except FedcraftError as error:
             if ctx.params.get("debug"):
                 raise
@@ -55,7 +58,7 @@ class Group(TyperGroup):
         except OSError as error:
             if ctx.params.get("debug") or isinstance(error, BrokenPipeError):  # click's to handle
                 raise
-            _print_error(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+            _print_error(explain_os_error(error))
             raise typer.Exit(Code.FAILED) from error
         except KeyboardInterrupt as error:
             _explain_interrupt(error)
@@ -83,6 +86,22 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return None if isinstance(value, float) and value != value else value
+
+
+def _as_key(error: click.NoSuchOption) -> click.UsageError:
+    """Say how a key is set, where somebody wrote it as an option: ``--rounds 3``."""
+    from fedcraft.cli.complete import known_keys
+
+    key = error.option_name.lstrip("-").replace("-", "_")
+    if key not in known_keys() or error.ctx is None:
+        return error
+    if not any("KEY=VALUE" in (p.metavar or "") for p in error.ctx.command.params):
+        return error
+    return click.UsageError(
+        f"{error.option_name} is not an option. {key} is a key of the configuration: write "
+        f"{key}=VALUE",
+        error.ctx,
+    )
 
 
 def _explain(error: FedcraftError) -> Code:

@@ -16,19 +16,21 @@ app = typer.Typer(help="Data sets: list, get, show.", no_args_is_help=True)
 
 @app.command("list")
 def list_(as_json: Json = False) -> None:
-    """List the data sets known by name."""
+    """List the data sets known by name, and where their files are on this machine."""
     from fedcraft.data import sources
+    from fedcraft.data.hub import place
 
     known = list(sources().values())
+    where = {source.name: place(source.name) for source in known}
     if as_json:
-        print_json([asdict(source) for source in known])
+        print_json([asdict(source) | {"where": where[source.name]} for source in known])
         return
     cells = [
         [
             source.name,
             str(source.classes),
             "x".join(map(str, source.input_shape)),
-            "embedded" if source.embedded else "file or Hub",
+            where[source.name],
             source.about,
         ]
         for source in known

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fedcraft.cli.console import Code, error_console, out_console, print_json
 from fedcraft.cli.tables import score_table
-from fedcraft.runs.summary import rows
+from fedcraft.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from fedcraft.cli.progress import SweepBar
@@ -24,17 +24,44 @@ if TYPE_CHECKING:
 __all__ = [
     "Estimate",
     "Jobs",
+    "Page",
     "as_data",
     "finish",
     "print_estimate",
     "report_failures",
     "stop_without_runs",
     "sweep_bar",
+    "will_draw",
     "write_report",
 ]
 
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, help="Runs at once; 0: one per core.")]
 Estimate = Annotated[bool, typer.Option("--estimate", help="Only estimate time and memory.")]
+Page = Annotated[
+    bool | None,
+    typer.Option(
+        "--report/--no-report",
+        help="Write the HTML page, or not; if left out, where the extra report is installed.",
+    ),
+]
+
+
+def will_draw(asked: bool | None, quiet: bool) -> bool:
+    """Decide before any work whether there will be pictures, which need the extra report.
+
+    Without it they are left out, with a note; one that was asked for is an error.
+    """
+    from fedcraft.report.extras import missing_package
+
+    missing = None if asked is False else missing_package()
+    if missing and asked:
+        raise MissingExtraError(missing, "report")
+    if missing:
+        error_console(quiet=quiet).print(
+            f"There will be no page and no figures, because {missing} is not installed: "
+            "pip install 'fedcraft[report]'"
+        )
+    return asked is not False and not missing
 
 
 @contextmanager
@@ -55,6 +82,8 @@ def sweep_bar(quiet: bool) -> Iterator[SweepBar]:
 
 def finish(result: SweepResult, *, page: bool, quiet: bool, as_json: bool) -> None:
     """Print the table of each problem of a sweep and where its page is, then what failed."""
+    from fedcraft.runs.summary import rows
+
     stop_without_runs(result)
     written = write_report(result, result.folder) if page else None
     if as_json:
@@ -66,7 +95,18 @@ def finish(result: SweepResult, *, page: bool, quiet: bool, as_json: bool) -> No
             _explain_choice(problem, console)
         if written:
             console.print(f"Report: {written}")
+        _print_viewing_command(result, console)
     report_failures(result)
+
+
+def _print_viewing_command(result: SweepResult, console: Console) -> None:
+    from fedcraft.studies.tracking import viewing_command
+
+    run = result.runs[0]
+    kept_apart = run.config.tracking == "mlflow"  # TensorBoard looks into every run of a folder
+    command = viewing_command(run.config, run.directory if kept_apart else result.folder)
+    if command:
+        console.print(f"What was logged{' of the first run' * kept_apart}:  {command}")
 
 
 def stop_without_runs(result: SweepResult) -> None:
@@ -85,6 +125,8 @@ def write_report(
 
 
 def _explain_choice(problem: Problem, console: Console) -> None:
+    from fedcraft.runs.summary import rows
+
     if problem.judge == "test":
         console.print(
             "Rates chosen by mean test accuracy, as the paper does. For an honest choice set "
@@ -123,8 +165,12 @@ def report_failures(result: SweepResult) -> None:
         return
     console = error_console()
     console.print(f"{len(result.failures)} of {len(result.runs)} runs failed:", style="bold red")
+    names: dict[str, list[str]] = {}
     for name, error in result.failures.items():
-        console.print(f"  {name}: {error.splitlines()[0]}")
+        names.setdefault(error.splitlines()[0], []).append(name)
+    for line, failed in names.items():
+        more = f" and {len(failed) - 1} others" if len(failed) > 1 else ""
+        console.print(f"  {failed[0]}{more}: {line}")
     console.print(f"Details in {result.folder}/RUN/log.txt; the same command tries them again.")
     raise typer.Exit(Code.FAILED)
 

@@ -19,6 +19,7 @@ from fedcraft.cli.outcome import (
     report_failures,
     stop_without_runs,
     sweep_bar,
+    will_draw,
     write_report,
 )
 from fedcraft.cli.tables import plain_table, score_table
@@ -91,7 +92,7 @@ def reproduce(
     * `fedcraft reproduce table-femnist --scale tiny`
     * `fedcraft reproduce table-cifar10-cnn --rerun --estimate`
     """
-    from fedcraft.config.paths import at_home
+    from fedcraft.config.paths import at_home, new_folder
     from fedcraft.config.toml import COMMAND_LINE, parse_overrides
     from fedcraft.studies.presets import preset, presets
     from fedcraft.studies.reproduce import from_results
@@ -102,11 +103,14 @@ def reproduce(
         _list_experiments(presets(), as_json)
         return
     changes = parse_overrides(words or [])
-    out, results = out and at_home(out), results and at_home(results)
+    _refuse_other_methods(changes)
+    out, results = out and new_folder(out), results and at_home(results)
     if not (rerun or scale or estimate):
         _refuse_to_train(changes, store)
         stored = from_results(name, results, method or ())
-        finish_reproduction(stored, out or Path("runs") / name, quiet, as_json)
+        finish_reproduction(
+            stored, out or Path("runs") / name, quiet, as_json, will_draw(None, quiet)
+        )
         return
     size, chosen, methods = scale or "paper", preset(name), method or ()
     if store and results is None:
@@ -119,11 +123,21 @@ def reproduce(
         return
     folder = out or Path("runs") / f"{name}-{size}"
     work = partial(train, name, size, methods=methods, overrides=changes, override=COMMAND_LINE)
+    draw = will_draw(None, quiet)
     with sweep_bar(quiet or as_json) as bar:
         made = work(out=folder, jobs=jobs, observer=bar)
     if store and made.result.done:
         collect(made.result.runs, (results or Path("results")) / name)
-    finish_reproduction(made, folder, quiet, as_json)
+    finish_reproduction(made, folder, quiet, as_json, draw)
+
+
+def _refuse_other_methods(changes: Mapping[str, Any]) -> None:
+    for key in changes:
+        if key.partition(".")[0] in ("method", "grid"):
+            raise ConfigError(
+                f"command line: {key}: an experiment has its own methods and its own grid. Keep "
+                "some of its methods with --method NAME, or use fedcraft compare"
+            )
 
 
 def _refuse_to_store(name: str, size: str) -> None:
@@ -144,9 +158,10 @@ def _refuse_to_train(changes: Mapping[str, Any], store: bool) -> None:
         )
 
 
-def finish_reproduction(made: Reproduction, folder: Path, quiet: bool, as_json: bool) -> None:
+def finish_reproduction(
+    made: Reproduction, folder: Path, quiet: bool, as_json: bool, draw: bool = True
+) -> None:
     """Print the table, write the files, and print where they are and what failed."""
-    from fedcraft.report import write_figures
     from fedcraft.studies.published import published_rows
 
     stop_without_runs(made.result)
@@ -155,14 +170,23 @@ def finish_reproduction(made: Reproduction, folder: Path, quiet: bool, as_json: 
     folder.mkdir(parents=True, exist_ok=True)
     reference = published_rows(made.preset.published) if made.preset.published else []
     table = _write_tables(made, folder, reference)
-    page = write_report(made.result, folder, reference)
-    figures = write_figures(made.result.runs, folder / "figures")
-    console.print(f"Report: {page}\nTables: {table}\nFigures: {folder / 'figures'}")
+    pictures = _draw(made, folder, reference) if draw else {}
+    files = {"table": str(table), **pictures}
+    console.print(f"Tables: {table}")
+    if pictures:
+        console.print(f"Report: {pictures['report']}\nFigures: {folder / 'figures'}")
     if as_json:
-        files = {"report": str(page), "table": str(table), "figures": [str(f) for f in figures]}
         scores = {"table": made.rows(), "rank_correlation": made.rank_correlation()}
         print_json(as_data(made.result) | scores | {"files": files})
     report_failures(made.result)
+
+
+def _draw(made: Reproduction, folder: Path, reference: list[dict[str, Any]]) -> dict[str, Any]:
+    from fedcraft.report import write_figures
+
+    page = write_report(made.result, folder, reference)
+    figures = write_figures(made.result.runs, folder / "figures")
+    return {"report": str(page), "figures": [str(figure) for figure in figures]}
 
 
 def _print_table(made: Reproduction, console: Console) -> None:

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from fedcraft.cli.complete import complete_override
+from fedcraft.cli.complete import complete_override, known_keys
 from fedcraft.cli.console import Json, Quiet, error_console, out_console, print_json
 from fedcraft.cli.tables import plain_table, score_table
+from fedcraft.errors import ConfigError
 
 Words = Annotated[
     list[str] | None,
@@ -104,10 +105,13 @@ def bench(words: Words = None, as_json: Json = False) -> None:
 
 def _sorted_out(words: list[str]) -> tuple[Path | None, dict[str, Any]]:
     """Split words into a configuration file (the one without ``=``) and overrides."""
+    from fedcraft.config.paths import at_home
     from fedcraft.config.toml import COMMAND_LINE, parse_overrides
-    from fedcraft.errors import ConfigError
 
     files = [word for word in words if "=" not in word]
+    for word in files:
+        if not at_home(word).exists():
+            _refuse_word(word)
     if len(files) > 1:
         raise ConfigError(
             f"{COMMAND_LINE}: expected one configuration file, found {files[0]!r} and "
@@ -117,9 +121,23 @@ def _sorted_out(words: list[str]) -> tuple[Path | None, dict[str, Any]]:
     return (Path(files[0]) if files else None), overrides
 
 
+def _refuse_word(word: str) -> None:
+    """Raise an error about a word that is no file, if it is a key or the value of one."""
+    keys = known_keys()
+    if word in keys:
+        raise ConfigError(f"command line: {word} is a key. Give it a value: {word}=VALUE")
+    for key in ("method", "dataset", "model"):
+        if word in keys[key]:
+            raise ConfigError(
+                f"command line: {word} is the name of a {key}, found where a file is expected. "
+                f"Write {key}={word}"
+            )
+
+
 def _show(result: Any, quiet: bool, as_json: bool) -> None:
     from fedcraft.runs.select import group
     from fedcraft.runs.summary import rows
+    from fedcraft.studies.tracking import viewing_command
 
     (summary,) = rows(group([result], "test"))
     if as_json:
@@ -131,4 +149,7 @@ def _show(result: Any, quiet: bool, as_json: bool) -> None:
     console.print(score_table([summary], f"{result.config.dataset}, {rounds} rounds"))
     note = error_console(quiet=quiet)
     note.print(f"{result.state}: {result.directory}")
+    command = viewing_command(result.config, result.directory)
+    if command:
+        note.print(f"What was logged:  {command}")
     note.print(f"A page with figures:  fedcraft report {quote(str(result.directory))}")

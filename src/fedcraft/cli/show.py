@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fedcraft.cli.console import Code, Json, Quiet, out_console, print_json
+from fedcraft.cli.outcome import will_draw
 from fedcraft.cli.tables import plain_table
 from fedcraft.errors import ConfigError
 
@@ -47,6 +48,7 @@ def report(
     from fedcraft.report import write_figures, write_page
     from fedcraft.runs import find_runs
 
+    will_draw(True, quiet)
     if formats and figures is None:
         raise ConfigError("--format applies to the figures: also name their folder with --figures")
     found = find_runs(runs)

@@ -11,14 +11,12 @@ import typer
 
 from fedcraft.cli.complete import complete_method, complete_override
 from fedcraft.cli.console import Json, Quiet
-from fedcraft.cli.outcome import Estimate, Jobs, finish, print_estimate, sweep_bar
+from fedcraft.cli.outcome import Estimate, Jobs, Page, finish, print_estimate, sweep_bar, will_draw
 
 if TYPE_CHECKING:
     from fedcraft.studies.sweep import SweepResult
 
 __all__ = ["compare", "sweep"]
-
-Page = Annotated[bool, typer.Option("--report/--no-report", help="Write the HTML page.")]
 
 
 def compare(
@@ -40,7 +38,7 @@ def compare(
         int, typer.Option("--repeats", min=0, help="More seeds for the best rates of each method.")
     ] = 2,
     jobs: Jobs = 0,
-    page: Page = True,
+    page: Page = None,
     estimate: Estimate = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -72,6 +70,7 @@ def compare(
     if estimate:
         print_estimate(plan.configs(), jobs, as_json, len(seeds))
         return
+    page = will_draw(page, quiet)
     with sweep_bar(quiet or as_json) as bar:
         result = work(plan, out=out, jobs=jobs, observer=bar)
         result = repeat_best(result, seeds, jobs=jobs, observer=bar)
@@ -101,7 +100,7 @@ def sweep(
             "folder of the runs.",
         ),
     ] = None,
-    page: Page = True,
+    page: Page = None,
     estimate: Estimate = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -128,6 +127,7 @@ def sweep(
     if estimate:
         print_estimate(plan.configs(), jobs, as_json)
         return
+    page = will_draw(page, quiet)
     with sweep_bar(quiet or as_json) as bar:
         work = _sweeper(ray)
         result = work(plan, out=out or Path("runs") / config.stem, jobs=jobs, observer=bar)

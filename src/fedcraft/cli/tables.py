@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from fedcraft.runs.summary import METRICS, Metric, marks, note, spread
+if TYPE_CHECKING:
+    from fedcraft.runs.summary import Metric
 
 __all__ = ["plain_table", "score_table"]
 
@@ -34,6 +35,8 @@ def score_table(rows: Rows, title: str, *, show_rounds: bool = False) -> Table:
 
     Runs with fewer rounds than the paper's are shown beside its numbers, but without a difference.
     """
+    from fedcraft.runs.summary import METRICS, note, spread
+
     show_rounds = show_rounds or len({row["rounds"] for row in rows}) > 1
     beside = ("mean_paper",) if show_rounds else tuple(_PAPER)
     papers = [key for key in beside if rows and key in rows[0]]
@@ -60,6 +63,8 @@ def score_table(rows: Rows, title: str, *, show_rounds: bool = False) -> Table:
 
 def _scores(rows: Rows, shown: Sequence[Metric]) -> Iterator[tuple[str, list[Text]]]:
     """Yield heading and cells of each metric, after the mean those of its spread over seeds."""
+    from fedcraft.runs.summary import marks, spread
+
     for metric in shown:
         cells = zip(rows, marks(rows, metric), strict=True)
         texts = [Text(metric.text(row[metric.key]), _PLACES[place]) for row, place in cells]
@@ -79,5 +84,7 @@ def plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str 
 
 
 def _beside(row: Mapping[str, Any], key: str) -> str:
+    from fedcraft.runs.summary import METRICS
+
     text = METRICS[0].text(row[key])
     return f"+{text}" if key == "mean_difference" and row[key] >= 0 else text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from fedcraft.config.objects import require_object
 from fedcraft.config.paths import located
 from fedcraft.config.schema import Config
 from fedcraft.data import Dataset, Federation, federate, load
-from fedcraft.errors import ConfigError
+from fedcraft.errors import ConfigError, InputError
 from fedcraft.methods import Method, method
 from fedcraft.methods.method import PARTS
 from fedcraft.models import build, models
@@ -56,13 +57,26 @@ def build_model(config: Config, dataset: Dataset) -> nn.Module:
     problem: dict[str, Any] = {"input_shape": dataset.input_shape, "classes": dataset.classes}
     found = config.objects.get("model", config.model)
     require_object("model", found)
-    if isinstance(found, nn.Module):
-        module = found
-    else:
-        module = build(found, **problem, seed=config.seed, **config.model_options)
+    module = found if isinstance(found, nn.Module) else _built(config, found, problem)
     if config.model not in models():
         require_logits(config.model, module, **problem)
     return module
+
+
+def _built(config: Config, found: Any, problem: Mapping[str, Any]) -> nn.Module:
+    """Build a model by name; an argument that does not fit is reported as the key that set it."""
+    try:
+        return build(found, **problem, seed=config.seed, **config.model_options)
+    except InputError as error:
+        key, _, text = str(error).partition(": ")
+        if key == "input_shape":
+            raise ConfigError(
+                f"model: {config.model} does not fit the samples of {config.dataset}: {text}. "
+                'Set model = "mlp", which takes any shape, or choose another data set'
+            ) from None
+        if key in config.model_options:
+            raise ConfigError(f"model_options.{error}") from None
+        raise
 
 
 def _load(config: Config, seed: int) -> Dataset:

@@ -5,7 +5,6 @@ Every error starts with the key it is about, as ``key: what is wrong. What to do
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from fedcraft.errors import FedcraftError
 from fedcraft.methods import Method, Part, method
 from fedcraft.methods.method import PARTS
 from fedcraft.models.factory import find_model
-from fedcraft.registry import did_you_mean
+from fedcraft.registry import parameters_of, require_known
 
 METHOD_KEYS = frozenset({"client_lr", "server_lr", "look_ahead"})
 """The settings whose default follows from the method."""
@@ -71,29 +70,10 @@ def _check_part(row: Method, table: str, given: Mapping[str, Any]) -> None:
     name = given.get("name", getattr(row, table).name)
     try:
         built = replace(row, **{table: Part(name)}).build()  # type: ignore[arg-type]
-        taken = _parameters(type(built[PARTS.index(table)])) - {"lr", "loss"}
-        foreign = sorted(set(given) - taken - {"name"})
-        if foreign:
-            raise ValueError(
-                f"{table}: {name} takes no parameter {foreign[0]!r}."
-                f"{did_you_mean(foreign[0], taken)} It takes {', '.join(sorted(taken)) or 'none'}."
-            )
+        taken = parameters_of(type(built[PARTS.index(table)])) - {"lr", "loss"}
+        require_known(f"{table}: {name}", set(given) - {"name"}, taken)
         changes: dict[str, Any] = {table: given}
         row.overridden(**changes)
     except FedcraftError as error:
         text = str(error)
         raise ValueError(text if text.startswith(f"{table}:") else f"{table}: {text}") from None
-
-
-def _parameters(kind: type) -> set[str]:
-    """Return the keyword parameters of a class, including those it passes on to its bases."""
-    found: set[str] = set()
-    for base in kind.__mro__:
-        if "__init__" not in vars(base) or base is object:
-            continue
-        parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
-        found |= {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
-        found |= {p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD} - {"self"}
-        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            break
-    return found

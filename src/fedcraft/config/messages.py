@@ -30,6 +30,7 @@ _BOUNDS = {
     "less_than": ("lt", "below"),
     "less_than_equal": ("le", "of at most"),
 }
+_OF_SWEEPS = ("grid", "variants")
 
 
 def config_error(
@@ -61,6 +62,12 @@ def _line(detail: Mapping[str, Any], model: type[BaseModel], origin: Origin) -> 
 
 def _wrong_value(key: str, detail: Mapping[str, Any], model: type[BaseModel], where: str) -> str:
     if detail["type"] == "extra_forbidden":
+        if key in _OF_SWEEPS:
+            file = where if where.endswith(".toml") else "FILE"
+            return (
+                f"[{key}] describes several runs, but a single configuration is expected here. "
+                f"Run them with `fedcraft sweep {file}`, or remove [{key}]."
+            )
         every = " `fedcraft config default` shows every key."
         return f"unknown key {key!r}.{did_you_mean(key, model.model_fields) or every}"
     found = show(detail["input"])

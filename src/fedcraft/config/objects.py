@@ -28,6 +28,7 @@ from fedcraft.local import OBJECTIVES, LocalObjective
 from fedcraft.methods import Method, Part, method
 from fedcraft.methods.method import PARTS, stable
 from fedcraft.server_optimizers import OPTIMIZERS, ServerOptimizer
+from fedcraft.updates import require_materialized
 
 _CUSTOM = "custom ("
 _FRAME = "frame"
@@ -134,6 +135,7 @@ def _as_dataset(found: Any, options: Mapping[str, Any]) -> Dataset:
 def _describe_model(keys: dict[str, Any], objects: Objects) -> None:
     found = keys.get("model")
     if isinstance(found, nn.Module):
+        require_materialized("model", found)
         digest = hashlib.sha256()
         for name, value in found.state_dict().items():
             digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())

@@ -8,12 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from fedcraft.data.table import TABLES, owners_in
-from fedcraft.errors import DataError
+from fedcraft.errors import ConfigError, DataError
 
 
-def at_home(path: str | Path) -> Path:
+def at_home(path: str | os.PathLike[str]) -> Path:
     """Return a path with ``~`` replaced as a shell does: ``~nobody`` stays."""
     return Path(os.path.expanduser(path))
+
+
+def new_folder(path: str | os.PathLike[str]) -> Path:
+    """Return the folder that ``out`` names; raise ``ConfigError`` if a file is in the way."""
+    folder = at_home(path)
+    there = next((place for place in (folder, *folder.parents) if place.exists()), Path("."))
+    if not there.is_dir():
+        raise ConfigError(
+            f"out: expected a folder, but {there} is not one. Give the path of a new folder"
+        )
+    return folder
 
 
 def located(dataset: str, root: Any) -> str:

@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from fedcraft.data.schemas import Schema
+from fedcraft.data.schemas import SCHEMAS, Schema
 from fedcraft.errors import DataError, MissingExtraError
 
 _YES = {"1", "on", "true", "yes"}
@@ -28,11 +28,9 @@ def parquet_files(schema: Schema, root: str | Path | None, offline: bool | None)
     FEDCRAFT_DATA. One with only some of the splits or shards is an error, not a reason to download.
     """
     given = root or os.environ.get("FEDCRAFT_DATA")
-    if given is not None:
-        base = Path(given)
-        for folder in (base / schema.repository / schema.folder, base / schema.folder, base):
-            if any(folder.glob("*.parquet")):
-                return _complete(schema, folder)
+    folder = _folder_of(schema, given)
+    if folder is not None:
+        return _complete(schema, folder)
     if is_offline(offline):
         raise DataError(
             f"data set {schema.name!r} is not in {given or 'any local folder'} and the network is "
@@ -40,6 +38,45 @@ def parquet_files(schema: Schema, root: str | Path | None, offline: bool | None)
             f"{_NAME_IT}, or allow the download"
         )
     return _complete(schema, _download(schema))
+
+
+def place(name: str) -> str:
+    """Return in a few words where the files of a data set are: for a list, nothing is fetched."""
+    if name not in SCHEMAS:
+        return "with scikit-learn"
+    schema = SCHEMAS[name]
+    try:
+        files = parquet_files(schema, None, offline=True)
+    except DataError as error:
+        base = os.environ.get("FEDCRAFT_DATA")
+        folder = _folder_of(schema, base)
+        return f"incomplete: {error}" if folder else _on_hub(schema)
+    return f"in {files[0].parent}"
+
+
+def _on_hub(schema: Schema) -> str:
+    """Return whether the Hub's own cache has a data set."""
+    try:
+        from huggingface_hub import snapshot_download
+
+        snapshot_download(
+            schema.repository,
+            repo_type="dataset",
+            allow_patterns=[f"{schema.folder}/*.parquet"],
+            local_files_only=True,
+        )
+    except Exception:  # not installed, or not there
+        return "not here: from the Hub, or a folder of yours"
+    return "in the Hub's cache"
+
+
+def _folder_of(schema: Schema, base: str | Path | None) -> Path | None:
+    """Return the folder below ``base`` that has Parquet files of a data set, if there is one."""
+    if base is None:
+        return None
+    root = Path(base).expanduser()
+    places = (root / schema.repository / schema.folder, root / schema.folder, root)
+    return next((folder for folder in places if any(folder.glob("*.parquet"))), None)
 
 
 def _complete(schema: Schema, folder: Path) -> list[Path]:

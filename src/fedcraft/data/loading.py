@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +64,8 @@ def load(
     >>> len(digits), digits.input_shape, digits.classes
     (1797, (64,), 10)
     """
-    name = str(name_or_path)
+    name = os.path.expanduser(str(name_or_path))
+    root = root and os.path.expanduser(root)
     if name in SCHEMAS:
         _known_options(name, draw_writers if SCHEMAS[name].owner else None, options)
         dataset = _load_images(SCHEMAS[name], root, offline, cache)
@@ -112,12 +115,12 @@ def _known_options(
 
 
 def _digits() -> Dataset:
-    from sklearn.datasets import load_digits  # the import takes a second
-
-    images, labels = load_digits(return_X_y=True)
-    return from_arrays(
-        images.astype(np.uint8), labels, name="digits", mean=(0.3053,), std=(0.3760,), scale=16.0
-    )
+    """Read scikit-learn's file; importing scikit-learn would take every process a second."""
+    package = find_spec("sklearn")
+    folder = Path(package.origin).parent if package and package.origin else Path()
+    rows = np.loadtxt(folder / "datasets" / "data" / "digits.csv.gz", np.uint8, delimiter=",")
+    images, labels = rows[:, :-1], rows[:, -1].astype(np.int64)
+    return from_arrays(images, labels, name="digits", mean=(0.3053,), std=(0.3760,), scale=16.0)
 
 
 def _load_images(

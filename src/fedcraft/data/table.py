@@ -57,6 +57,7 @@ def _from_frame(frame: Any) -> Any:
         raise DataError("the data frame has no rows")
     if hasattr(frame, "to_arrow"):
         return frame.to_arrow()
+    _require_once(Path("the data frame"), list(frame.columns))
     return optional("pyarrow", "pyarrow").Table.from_pandas(frame, preserve_index=False)
 
 
@@ -81,7 +82,29 @@ def _read(file: Path) -> Any:
         raise DataError(f"{file} cannot be read as {file.suffix[1:]} ({error})") from error
     if table.num_rows == 0:
         raise DataError(f"{file} has no rows")
+    _require_text(file, table)
+    _require_once(file, table.column_names)
     return table
+
+
+def _require_text(file: Path, table: Any) -> None:
+    """Refuse a CSV file that is not in UTF-8: pyarrow gives its texts back as bytes."""
+    try:
+        fields = zip(table.column_names, table.schema.types, strict=True)
+        binary = [name for name, kind in fields if str(kind) == "binary"]
+    except UnicodeDecodeError:
+        binary = ["names of the columns"]
+    if binary and file.suffix == ".csv":
+        raise DataError(
+            f"{file} is not in UTF-8 (see {binary[0]!r}). Convert it, for example: iconv -f latin1 "
+            f"-t utf-8 {file.name} > new.csv"
+        )
+
+
+def _require_once(file: Path, names: Sequence[object]) -> None:
+    twice = [name for number, name in enumerate(names) if name in names[:number]]
+    if twice:
+        raise DataError(f"{file} has the column {twice[0]!r} more than once; rename or remove one")
 
 
 def _require(file: Path, table: Any, names: list[str]) -> None:
@@ -91,6 +114,12 @@ def _require(file: Path, table: Any, names: list[str]) -> None:
 
 
 def _values(file: Path, table: Any, name: str) -> NDArray[Any]:
+    if _is_nested(table, name):
+        raise DataError(
+            f"{file}: column {name!r} holds {table.schema.field(name).type}, expected a number or "
+            "a text in each row. A column of lists must be the only feature: "
+            f"data_options.features={name!r} (features= in Python)"
+        )
     values: NDArray[Any] = table.column(name).to_numpy()
     empty = count_missing(values)
     if empty:
@@ -132,7 +161,7 @@ def _features(file: Path, table: Any, names: list[str]) -> NDArray[Any]:
     _require(file, table, names)
     if not names:
         raise DataError(f"{file} has no column left for the features")
-    if len(names) == 1 and isinstance(table.column(names[0])[0].as_py(), list):
+    if len(names) == 1 and _is_nested(table, names[0]):
         return _list_features(file, table, names[0])
     columns = [_values(file, table, name) for name in names]
     for name, column in zip(names, columns, strict=True):
@@ -143,12 +172,23 @@ def _features(file: Path, table: Any, names: list[str]) -> NDArray[Any]:
     return np.stack([column.astype(np.float32) for column in columns], axis=1)
 
 
+def _is_nested(table: Any, name: str) -> bool:
+    return bool(optional("pyarrow.types", "pyarrow").is_nested(table.schema.field(name).type))
+
+
 def _list_features(file: Path, table: Any, name: str) -> NDArray[Any]:
     rows = table.column(name).to_pylist()
     lengths = {-1 if row is None else len(row) for row in rows}
     if len(lengths) != 1:
         raise DataError(f"{file}: lists of column {name!r} differ in length: {sorted(lengths)[:5]}")
-    return np.array(rows, dtype=np.float32)
+    try:
+        return np.array(rows, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        kind = table.schema.field(name).type
+        raise DataError(
+            f"{file}: column {name!r} must hold lists of numbers, all of one shape, but it holds "
+            f"{kind} ({error})"
+        ) from error
 
 
 def _standardised(

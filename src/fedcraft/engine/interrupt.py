@@ -10,6 +10,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from fedcraft.console import say_stopping
+
 
 class Halt(BaseException):
     """The user stopped the run during a phase; the phase does not count, the server is unchanged.
@@ -44,6 +46,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         if asked.is_set() and number == signal.SIGINT:
             raise KeyboardInterrupt
         asked.set()
+        say_stopping()
 
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from fedcraft.config.paths import at_home
 from fedcraft.config.settings import Settings
 from fedcraft.data import Federation
 from fedcraft.engine.callbacks import Callback, Callbacks, RunInfo
@@ -72,7 +73,7 @@ def run(
     sampler(settings, len(federation), 0)
     require_test_samples(settings, federation)
     device_of(settings)
-    path = None if directory is None else Path(directory)
+    path = None if directory is None else at_home(directory)
     with ExitStack() as stack:
         stack.enter_context(single_threaded())
         stop_requested = stack.enter_context(interruptible())

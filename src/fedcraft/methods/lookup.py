@@ -71,9 +71,11 @@ def method(name: str, **changes: Unpack[Changes]) -> Method:
     """
     found = _find(name)
     if found is None:
+        near = did_you_mean(name, _TABLE)
+        known = f"{near} There are also" if near else f" Known: {', '.join(_TABLE)}, and"
         raise InputError(
-            f"method: unknown name {name!r}.{did_you_mean(name, _TABLE)} Known: "
-            f"{', '.join(_TABLE)}, and mixtures of clients and a server, such as fedprox+craft."
+            f"method: unknown name {name!r}.{known} mixtures of clients and a server, such as "
+            "fedprox+craft."
         )
     return found.overridden(**changes)
 

@@ -20,7 +20,9 @@ def cnn(*, input_shape: Sequence[int], classes: int) -> nn.Sequential:
     channels, *sides = image_shape(input_shape)
     height, width = (((side - 4) // 2 - 4) // 2 for side in sides)
     if min(height, width) < 1:
-        raise InputError(f"cnn needs images of at least 16 x 16, but input_shape is {input_shape}")
+        raise InputError(
+            f"input_shape: expected images of at least 16 x 16, found {tuple(input_shape)}"
+        )
     return nn.Sequential(
         nn.Conv2d(channels, 64, 5),
         nn.ReLU(),

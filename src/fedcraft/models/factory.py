@@ -13,7 +13,7 @@ from torch import nn
 
 from fedcraft.errors import ConfigError, InputError
 from fedcraft.models.norms import has_batchnorm
-from fedcraft.registry import find
+from fedcraft.registry import find, require_known
 from fedcraft.seeds import torch_generator
 
 Factory = Callable[..., nn.Module]
@@ -58,6 +58,9 @@ def build(
     given = {"input_shape": tuple(input_shape), "classes": classes}
     accepted = {key: value for key, value in given.items() if takes_any or key in parameters}
     arguments = accepted | params
+    if not takes_any:
+        taken = set(parameters) - set(given)
+        require_known(f"model_options: the model {name!r}", params, taken, ConfigError)
     try:
         inspect.signature(factory).bind(**arguments)
     except TypeError as error:

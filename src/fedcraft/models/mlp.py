@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from fedcraft.errors import InputError
+from fedcraft.errors import require
 
 
 def mlp(
@@ -18,9 +18,9 @@ def mlp(
 
     Images are flattened. For 784 inputs and 62 classes: 209,662 parameters.
     """
+    fine = isinstance(hidden, list | tuple) and all(type(w) is int and w > 0 for w in hidden)
+    require(fine, "hidden", "a list of widths of at least 1, such as [200, 200]", hidden)
     widths = [math.prod(input_shape), *hidden, classes]
-    if min(widths) < 1:
-        raise InputError(f"hidden must hold positive widths, but they are {tuple(hidden)}")
     layers: list[nn.Module] = [nn.Flatten()]
     for fan_in, fan_out in pairwise(widths):
         layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedcraft.errors import ConfigError
 from fedcraft.models.factory import seeded
+from fedcraft.updates import require_materialized
 
 _SAMPLES = 2  # BatchNorm cannot train on one
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))  # parameters, buffers, hooks, training
@@ -26,6 +27,8 @@ def require_logits(
     A copy is called, in training and in evaluation mode: the model, its buffers and the random
     streams are not changed.
     """
+    require_materialized(f"model {name!r}", module)
+    _require_copyable(name, module)
     inputs = torch.zeros(_SAMPLES, *input_shape)
     tried = copy.deepcopy(module)
     expected = f"a tensor of shape ({_SAMPLES}, {classes}), a logit for each of {classes} classes"
@@ -36,6 +39,18 @@ def require_logits(
                 f"model {name!r}: given a batch of shape {tuple(inputs.shape)}, expected {expected}"
                 f", found {found}"
             )
+
+
+def _require_copyable(name: str, module: nn.Module) -> None:
+    """Refuse tensors that a hook computes, as the old weight_norm and spectral_norm do."""
+    for path, part in module.named_modules():
+        for key, value in vars(part).items():
+            if isinstance(value, Tensor) and not value.is_leaf:
+                raise ConfigError(
+                    f"model {name!r}: {f'{path}.{key}' if path else key} is computed from other "
+                    "parameters and cannot be copied. Use the form of weight_norm or spectral_norm "
+                    "in torch.nn.utils.parametrizations, which can"
+                )
 
 
 def _found(module: nn.Module, inputs: Tensor, classes: int) -> str:

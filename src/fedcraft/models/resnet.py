@@ -77,7 +77,9 @@ resnet20, resnet56, resnet110 = (partial(resnet, depth=depth) for depth in (20, 
 def image_shape(shape: Sequence[int]) -> Sequence[int]:
     """Return the shape of one input, which must be an image's."""
     if len(shape) != 3:
-        raise InputError(f"input_shape must be (channels, height, width), but it is {tuple(shape)}")
+        raise InputError(
+            f"input_shape: expected images, (channels, height, width), found {tuple(shape)}"
+        )
     return shape
 
 

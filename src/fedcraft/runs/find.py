@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from fedcraft.config.paths import at_home
 from fedcraft.errors import DataError
 from fedcraft.runs.directory import CONFIG_FILE
 from fedcraft.runs.run import Run
@@ -23,7 +24,7 @@ def find_runs(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) 
         DataError: a path does not exist, or no run was found anywhere.
     """
     roots = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-    found = list({run: None for root in roots for run in _runs_below(Path(root))})
+    found = list({run: None for root in roots for run in _runs_below(at_home(root))})
     if not found:
         names = ", ".join(str(root) for root in roots) or "an empty list"
         raise DataError(

@@ -59,7 +59,7 @@ def attempt(
     ``objects`` are the Python objects of its configuration.
     """
     from fedcraft.engine import Callback, Interrupted
-    from fedcraft.errors import BusyError
+    from fedcraft.errors import BusyError, FedcraftError, explain_os_error
     from fedcraft.studies.run import resume
 
     class Teller(Callback):
@@ -79,6 +79,11 @@ def attempt(
         return {"error": str(error), "interrupted": True}
     except BusyError as error:
         return {"error": str(error), "busy": True}
+    except FedcraftError as error:
+        return {"error": str(error)}
+    except OSError as error:
+        traceback.print_exc()
+        return {"error": explain_os_error(error)}
     except Exception as error:
         traceback.print_exc()
         return {"error": f"{type(error).__name__}: {error}"}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Unpack
 
+from fedcraft.config.objects import plain
 from fedcraft.config.overrides import MethodLike, Overrides
 from fedcraft.config.toml import ConfigLike, merged, origins, read_source
 from fedcraft.errors import ConfigError
@@ -97,20 +97,22 @@ def comparison_plan(
             f"{prefix}method: a comparison takes its methods as a list, found method = "
             f"{changes['method']!r}. Write them without a key: craft fedavg"
         )
-    base = merged(given if config is not None else _problem_for(changes), changes)
+    base = merged(given if config is not None else _problem_for({**changes, **points}), changes)
     default = {key: values for key, values in DEFAULT_GRID.items() if key not in given}
     chosen = {**(default if grid is None else grid), **points}
     rates = {key: values for key, values in chosen.items() if key not in changes}
     several = isinstance(methods, Sequence) and not isinstance(methods, str)
     names: Sequence[Any] = methods if several else [methods]  # type: ignore[assignment]
     variants = tuple({"method": name} for name in names)
-    return Plan(base, rates, variants, source or "compare", origins(changes, override))
+    changed = origins(changes, override) | {"method": override}
+    return Plan(base, rates, variants, source or "compare", changed)
 
 
 def _problem_for(changes: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the default problem, without a cohort larger than the clients asked for."""
     if "dataset" in changes:
         return _ANY_PROBLEM
-    clients = changes.get("clients")
-    small = isinstance(clients, Integral) and clients < _FIRST_PROBLEM["clients_per_round"]
+    clients = plain(changes.get("clients"))
+    numbers = clients if isinstance(clients, list) else [clients]
+    small = any(type(n) is int and n < _FIRST_PROBLEM["clients_per_round"] for n in numbers)
     return {k: v for k, v in _FIRST_PROBLEM.items() if not small or k != "clients_per_round"}

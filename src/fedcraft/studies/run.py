@@ -12,7 +12,7 @@ from torch import nn
 from fedcraft import engine
 from fedcraft.config.build import build_federation, build_method, build_model
 from fedcraft.config.overrides import ObjectKeys, Overrides
-from fedcraft.config.paths import at_home
+from fedcraft.config.paths import at_home, new_folder
 from fedcraft.config.schema import Config
 from fedcraft.config.toml import (
     CONFIG_FILE,
@@ -27,7 +27,7 @@ from fedcraft.runs import Run
 from fedcraft.runs.directory import place_config
 from fedcraft.runs.verify import check
 from fedcraft.studies.plan import run_id
-from fedcraft.studies.tracking import trackers
+from fedcraft.studies.tracking import require_tracking, trackers
 
 __all__ = ["RUNS", "prepare", "resume", "run"]
 
@@ -73,7 +73,7 @@ def place(config: Config, directory: Path) -> None:
 
 def _directory_of(config: Config, out: str | Path | None) -> Path:
     """Return the requested run directory if it is free."""
-    directory = _free(RUNS / run_id(config)) if out is None else at_home(out)
+    directory = _free(RUNS / run_id(config)) if out is None else new_folder(out)
     if (directory / CONFIG_FILE).exists():
         raise ConfigError(
             f"out: {directory} holds a run already. Give another folder, or continue that run: "
@@ -117,6 +117,7 @@ class _Parts(NamedTuple):
 
     @classmethod
     def of(cls, config: Config) -> _Parts:
+        require_tracking(config)
         federation = build_federation(config)
         model = build_model(config, federation.dataset)
         return cls(build_method(config), federation, model, config)

@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fedcraft.console import say_stopping
 from fedcraft.studies.child import attempt
 
 Progress = Callable[[Path, dict[str, Any]], None]
@@ -62,7 +63,9 @@ def run_all(
             worker.start()
         for worker in workers:
             worker.wait()
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            say_stopping()
         for worker in workers:
             worker.interrupt()
         for worker in workers:

@@ -9,19 +9,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedcraft.config.paths import at_home
+from fedcraft.config.build import build_federation, build_model
+from fedcraft.config.paths import new_folder
 from fedcraft.config.schema import MACHINE_KEYS, Config
 from fedcraft.config.settings import usable_cores
 from fedcraft.config.toml import CONFIG_FILE
 from fedcraft.errors import BusyError, ConfigError, DataError
 from fedcraft.runs import Run
 from fedcraft.runs.lock import is_free
+from fedcraft.runs.problems import fingerprint, problem_of
 from fedcraft.runs.run import load_pandas
 from fedcraft.runs.select import Judge, Problem, Setting, group
 from fedcraft.runs.summary import rows
 from fedcraft.studies.plan import Plan, run_id
 from fedcraft.studies.run import place
 from fedcraft.studies.runner import Runner, RunOutcome, run_all, run_here, terminable
+from fedcraft.studies.tracking import require_tracking
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,8 +125,10 @@ def sweep(
     objects in their configuration are done in this process, one after the other.
     """
     planned = _plan(plan)
-    folder = _folder(at_home("runs/sweep" if out is None else out))
+    folder = _folder(new_folder("runs/sweep" if out is None else out))
     configs = _for_one_process(planned.configs())
+    if runner is run_all:  # a cluster may have data that this machine does not have
+        _require_ready([c for c in configs if not Run(folder / run_id(c)).done])
     results = [_place(folder, config) for config in configs]
     objects = {run.directory: c.objects for run, c in zip(results, configs, strict=True)}
     if any(objects.values()):  # which no other process has
@@ -184,6 +189,14 @@ def _for_one_process(configs: Sequence[Config]) -> list[Config]:
         config.but(workers=1, executor=config.executor if config.executor in kept else "serial")
         for config in configs
     ]
+
+
+def _require_ready(configs: Sequence[Config]) -> None:
+    """Build the data and the model of each problem once, so that what is wrong is reported once."""
+    problems = {fingerprint(problem_of(config.values())): config for config in configs}
+    for config in problems.values():
+        require_tracking(config)
+        build_model(config, build_federation(config).dataset)
 
 
 def _folder(wanted: Path) -> Path:

@@ -4,20 +4,41 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from fedcraft.config.schema import Config
 from fedcraft.engine import Callback, RunInfo
 from fedcraft.errors import MissingExtraError
 
-__all__ = ["trackers"]
+__all__ = ["require_tracking", "trackers", "viewing_command"]
+
+_TENSORBOARD = "tensorboard"  # the folder in a run directory
+
+
+def require_tracking(config: Config) -> None:
+    """Raise ``MissingExtraError`` unless the package that ``tracking`` asks for is installed."""
+    if config.tracking != "none" and find_spec(config.tracking) is None:
+        raise MissingExtraError(config.tracking, "tracking")
+
+
+def viewing_command(config: Config, directory: Path) -> str:
+    """Return the command that shows what ``tracking`` logged; empty if it logged nothing."""
+    if config.tracking == "tensorboard":
+        return f"tensorboard --logdir {quote(str(directory))}"
+    if config.tracking == "mlflow":
+        shared = os.environ.get("MLFLOW_TRACKING_URI")  # may hold a password: not printed
+        store = '"$MLFLOW_TRACKING_URI"' if shared else quote(_mlflow_store(directory))
+        return f"mlflow ui --backend-store-uri {store}"
+    return ""
 
 
 def trackers(config: Config, directory: Path) -> tuple[Callback, ...]:
     """Return the callbacks that ``tracking`` asks for; their files are in the run directory."""
     if config.tracking == "tensorboard":
-        return (_TensorBoard(directory / "tensorboard"),)
+        return (_TensorBoard(directory / _TENSORBOARD),)
     if config.tracking == "mlflow":
         return (_MLflow(config, directory),)
     return ()
@@ -70,9 +91,7 @@ class _MLflow(Callback):
         self._run: Any = None
 
     def on_start(self, info: RunInfo) -> None:
-        if not os.environ.get("MLFLOW_TRACKING_URI"):
-            store = (self._directory / "mlflow.db").resolve()
-            self._mlflow.set_tracking_uri(f"sqlite:///{store}")
+        self._mlflow.set_tracking_uri(_mlflow_store(self._directory))
         self._mlflow.set_experiment("fedcraft")
         self._run = self._mlflow.start_run(run_name=self._directory.name)
         self._mlflow.log_params({k: v for k, v in self._config.values().items() if v != {}})
@@ -84,3 +103,8 @@ class _MLflow(Callback):
         if self._run is not None:
             self._mlflow.set_tag("state", state)
             self._mlflow.end_run("FINISHED" if state in ("finished", "stopped") else "FAILED")
+
+
+def _mlflow_store(directory: Path) -> str:
+    default = f"sqlite:///{(directory / 'mlflow.db').resolve()}"
+    return os.environ.get("MLFLOW_TRACKING_URI") or default

@@ -128,6 +128,7 @@ class Layout:
         the convolution registered before it in the same block. ``"tensor"`` makes every parameter
         a separate layer, ``"whole"`` the model a single one. Buffers are left out.
         """
+        require_materialized("module", module)
         trained = ((n, p) for n, p in module.named_parameters() if p.requires_grad)
         named = {name: p for name, p in trained if p.is_floating_point()}
         owners = _owners(module)
@@ -187,6 +188,21 @@ class Layout:
             raise InputError(
                 "this layout was made from sizes alone and has no tensor names; "
                 "make it with Layout.from_module or Layout.from_tensors"
+            )
+
+
+def require_materialized(what: str, module: nn.Module) -> None:
+    """Raise ``InputError`` if a parameter or buffer of a module has no numbers yet."""
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if nn.parameter.is_lazy(tensor):
+            raise InputError(
+                f"{what}: {name} of {type(module).__name__} has no shape yet, because its layer is "
+                "lazy. Call the module once on a batch of inputs first"
+            )
+        if tensor.is_meta:
+            raise InputError(
+                f"{what}: {name} of {type(module).__name__} is on the device meta and holds no "
+                'numbers. Call module.to_empty(device="cpu") and initialise it first'
             )
 
 

@@ -55,7 +55,15 @@ def float_tensor(name: str, given: object) -> Tensor:
         raise InputError(f"{name}: expected a torch tensor or a numpy array, found {kind}")
     if str(given.dtype) not in _FLOATS:  # another byte order has another name
         raise InputError(f"{name}: expected float32 or float64, found {given.dtype}; cast first")
-    return given.detach() if isinstance(given, Tensor) else array_view(given)
+    if not isinstance(given, Tensor):
+        return array_view(given)
+    if given.layout is not torch.strided:
+        raise InputError(
+            f"{name}: expected a dense tensor, found {given.layout}; call .to_dense() first"
+        )
+    if given.is_meta:
+        raise InputError(f"{name}: expected numbers, found a meta tensor, which holds none")
+    return given.detach()
 
 
 def array_view(array: npt.NDArray[Any]) -> Tensor:
