@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 from torch import nn
 
-from fedcraft.engine.numerics import single_threaded
+from fedcraft.linalg.numerics import single_threaded
 from fedcraft.errors import InputError
 from fedcraft.flower.client.request import ClientRequest, ClientSplits
 from fedcraft.flower.messages import keys

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fedcraft.aggregators import Certificate
 from fedcraft.config.overrides import TrainingKeys
 from fedcraft.config.settings import Settings
-from fedcraft.engine.numerics import single_threaded
+from fedcraft.linalg.numerics import single_threaded
 from fedcraft.errors import InputError, require
 from fedcraft.flower.messages import keys
 from fedcraft.flower.server.client_metrics import common_metrics, evaluation_reply, sent_metrics
