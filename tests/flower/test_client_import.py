@@ -27,7 +27,8 @@ reply = app(Message(RecordDict(content), dst_node_id=1, message_type="train"), c
 assert reply.content["metrics"]["num-examples"] == 6
 print(json.dumps([sorted(imported), sorted(set(sys.modules) - before)]))
 """
-SERVER = ("engine", "runs", "config", "studies", "metrics", "report", "flower.server")
+PARTS = ("engine", "runs", "config", "studies", "metrics", "report", "flower.server")
+SERVER = tuple(f"fedcraft.{part}" for part in PARTS)
 HEAVY = {"scipy", "sklearn", "pandas", "pydantic", "tomli_w", "rich", "typer", "matplotlib", "ray"}
 
 
@@ -35,7 +36,9 @@ def test_a_client_loads_neither_the_server_nor_its_libraries() -> None:
     words = [sys.executable, "-c", ANSWER]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     for loaded in json.loads(done.stdout.splitlines()[-1]):
-        server = [name for name in loaded if name.startswith(tuple(f"fedcraft.{s}" for s in SERVER))]
+        server = [
+            name for name in loaded if name.startswith(tuple(f"fedcraft.{s}" for s in SERVER))
+        ]
         assert server == []
         assert {name.split(".")[0] for name in loaded} & HEAVY == set()
 
@@ -43,6 +46,6 @@ def test_a_client_loads_neither_the_server_nor_its_libraries() -> None:
 def test_the_public_names_are_listed_and_others_are_an_error() -> None:
     import fedcraft.flower
 
-    assert dir(fedcraft.flower) == ["Strategy", "client_app"]
+    assert dir(fedcraft.flower) == ["Strategy", "client_app", "client_id_mod"]
     with pytest.raises(AttributeError, match="has no attribute 'Stratgy'"):
         _ = fedcraft.flower.Stratgy

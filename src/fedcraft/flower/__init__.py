@@ -16,14 +16,18 @@ except ImportError as error:
     raise MissingExtraError("flwr", "flower") from error
 
 if TYPE_CHECKING:
-    from fedcraft.flower.client.clientapp import client_app
+    from fedcraft.flower.client.clientapp import client_app, client_id_mod
     from fedcraft.flower.server.strategy import Strategy
 
-__all__ = ["Strategy", "client_app"]
+__all__ = ["Strategy", "client_app", "client_id_mod"]
 
 # Loaded when first used: a SuperNode starts a process for every message, and a client that waits
 # for the server's modules waits in every one of them.
-_LAZY = {"Strategy": "server.strategy", "client_app": "client.clientapp"}
+_LAZY = {
+    "Strategy": "server.strategy",
+    "client_app": "client.clientapp",
+    "client_id_mod": "client.clientapp",
+}
 
 
 def __getattr__(name: str) -> Any:
