@@ -14,7 +14,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
-from benchmarks.drop_in import SklearnApp, VectorApp, accuracies
 from benchmarks.grids import InProcessGrid
 from fedcraft.flower import Strategy
 
@@ -100,13 +99,6 @@ def test_fedavg_by_fedcraft_is_fedavg_by_flower() -> None:
     assert torch.allclose(found[0][0], found[1][0], atol=1e-6)
     for name in ("eval_acc", "eval_loss"):
         assert found[0][1][name] == pytest.approx(found[1][1][name], abs=1e-6)
-
-
-@pytest.mark.parametrize("kind", [VectorApp, SklearnApp])
-def test_an_app_is_not_worse_with_the_default_strategy(kind: type) -> None:
-    assert Strategy().method.name == "craft-auto"
-    before, after = (accuracies(kind(seed=1), s)[-1] for s in (FedAvg(), Strategy()))
-    assert after >= before - 0.01
 
 
 def test_a_foreign_client_is_asked_nothing_it_has_no_function_for() -> None:
