@@ -40,7 +40,7 @@ class Process:
 
 def descendants(root: int) -> list[Process]:
     """Return the processes that a process has started, and those that these have started."""
-    words = ("ps", "-A", "-o", "pid=,ppid=,etime=,args=")
+    words = ("ps", "-A", "-ww", "-o", "pid=,ppid=,etime=,args=")  # -ww: whole lines
     output = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     everyone = [_process(line) for line in output.splitlines()]
     found, parents = [], {root}

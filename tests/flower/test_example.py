@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +34,7 @@ def _watched(folder: Path, *children: str, longest: float, patience: float) -> I
 
 
 def _command(pid: int) -> str:
-    words = ("ps", "-o", "args=", "-p", str(pid))
+    words = ("ps", "-ww", "-o", "args=", "-p", str(pid))
     return subprocess.run(words, capture_output=True, text=True).stdout
 
 
