@@ -38,6 +38,15 @@ SHARED = """
 import sys
 sys.path.insert(0, {source!r})
 """
+# Flower's own SuperNode, but with ten minutes instead of 30 seconds until a process that has not
+# reported is started once more: ten processes at once on a busy machine would never be in time.
+NODE = """
+from flwr.supercore.corestate import in_memory_corestate
+from flwr.supernode.cli import flower_supernode
+
+in_memory_corestate.HEARTBEAT_DEFAULT_INTERVAL = 600
+flower_supernode()
+"""
 SERVER = """
 from torch import nn
 from flwr.app import ArrayRecord
@@ -147,7 +156,7 @@ def measure(
         start_link(stack, port, here)
         for index in range(nodes):
             words = ("--superlink", f"{HOST}:{port}", "--host", HOST, "--port", str(free_port()))
-            node = ("flower-supernode", "--insecure", *words)
+            node = (sys.executable, "-c", NODE, "--insecure", *words)
             start(stack, (*node, "--node-config", f"partition-id={index}"), here)
         for repeat in range(repeats):
             for name, project in projects.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -62,15 +63,15 @@ def environment(home: Path, port: int) -> dict[str, str]:
 def start(
     stack: contextlib.ExitStack, words: tuple[str, ...], environment: dict[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Start a process that ends with the stack; its output goes to log.txt."""
+    """Start a process that ends with the stack, as do its children; its output goes to log.txt."""
     with (Path(environment["FLWR_HOME"]) / "log.txt").open("ab") as log:
-        process = subprocess.Popen(words, env=environment, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            words, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
 
     def end() -> None:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(10)
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
     stack.callback(end)

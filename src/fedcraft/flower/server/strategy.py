@@ -53,6 +53,8 @@ class Strategy(FlowerStrategy):
       and a layer is an array's name up to its last dot.
     * ``client_lr``, ``local_epochs``, ``batch_size`` and ``seed`` are sent with every message;
       those in ``train_config`` win. ``training`` are settings of the simulator.
+    * Clients evaluate after every fifth round and after the last one, because over a network that
+      takes as long as training; ``evaluate_every=1`` is every round, as in Flower's ``FedAvg``.
     * ``look_ahead``: clients train from a point ahead of the model, as ``craft-auto`` advises; the
       model itself is evaluated, returned and saved. ``model_average="tail"`` (or ``"ema"``)
       evaluates, returns and saves the average of the models instead; ``aggregate_train`` returns
