@@ -101,6 +101,27 @@ def test_fedavg_by_fedcraft_is_fedavg_by_flower() -> None:
         assert found[0][1][name] == pytest.approx(found[1][1][name], abs=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("options", "evaluated", "said"),
+    [
+        ({}, [5, 7], r"after every 5 rounds and the last \(evaluate_every=1: after every round"),
+        ({"evaluate_every": 1}, [1, 2, 3, 4, 5, 6, 7], "after every round"),
+        ({"evaluate_every": 0}, [7], "after the last round"),
+        ({"fraction_evaluate": 0.0}, [], "none"),
+    ],
+)
+def test_clients_evaluate_when_the_log_says_so(
+    options: dict, evaluated: list[int], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An evaluation is another message to every client: by default it is not in every round."""
+    strategy = Strategy("fedavg", **options)
+    result = strategy.start(
+        InProcessGrid(app, 2), small.arrays(), 7, 5, train_config=ConfigRecord({"lr": 0.1})
+    )
+    assert list(result.evaluate_metrics_clientapp) == evaluated
+    assert re.search(f"Evaluation by clients: {said}", caplog.text)
+
+
 def test_a_foreign_client_is_asked_nothing_it_has_no_function_for() -> None:
     """Neither by the draws of a round, nor by those of an evaluation."""
     kinds: set[str] = set()
