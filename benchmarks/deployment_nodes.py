@@ -245,9 +245,12 @@ def page_block(found: dict[str, Any]) -> str:
     runs = found["runs"]
     nodes, rounds = runs[0]["nodes"], len(runs[0]["seconds"])
     each = len(runs) // 2
+    loads = [run["load"] for run in runs]
     head = (
-        f"A round of {nodes} SuperNodes that answer at once, mean over {each} runs of {rounds} "
-        f"rounds for each version (before: commit `{found['base']}`), which took turns:"
+        f"A round of {nodes} SuperNodes that answer at once on two cores, mean over {each} × {rounds} "
+        f"rounds for each\nversion (before: commit `{found['base']}`), which took turns. The machine "
+        f"was busy with other work (load\n{min(loads):.0f} to {max(loads):.0f}), so processes "
+        "start slowly: the ratios and the CPU seconds say more than the seconds."
     )
     middle = "The way of one message to a client, medians:"
     parts = (head, round_table(runs), middle, message_table(runs), import_table(found["imports"]))
@@ -268,16 +271,21 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--add", action="store_true", help="keep the runs that are in the file")
     parser.add_argument("--show", action="store_true", help="run nothing, only make the tables")
     options = parser.parse_args()
     if not options.show:
         with tempfile.TemporaryDirectory() as folder:
             versions = sources(options.base, Path(folder))
             costs = import_costs(versions, 5)
-            found: dict[str, Any] = {"base": options.base, "imports": costs, "runs": []}
+            stored = json.loads(RESULTS.read_text(encoding="utf-8")) if options.add else {}
+            earlier = stored.get("imports", {})
+            costs = {name: earlier.get(name, []) + values for name, values in costs.items()}
+            runs: list[dict[str, Any]] = stored.get("runs", [])
+            found = {"base": options.base, "imports": costs, "runs": runs}
             sizes = {"nodes": options.nodes, "rounds": options.rounds, "repeats": options.repeats}
             for run in measure(versions, Path(folder) / "flwr", **sizes):
-                found["runs"].append(run)
+                runs.append(run)
                 store(found)  # after every run: a long measurement may be stopped
                 print(run["version"], json.dumps(run["seconds"]), flush=True)
     block = page_block(json.loads(RESULTS.read_text(encoding="utf-8")))

@@ -249,15 +249,17 @@ class AdaptedLinear(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, rank: int = 4) -> None:
         super().__init__()
+        down, up = nn.Linear(inputs, rank, bias=False), nn.Linear(rank, outputs, bias=False)
+        nn.init.zeros_(up.weight)
         self.base_layer = nn.Linear(inputs, outputs).requires_grad_(False)
-        self.lora_A = nn.ModuleDict({"default": nn.Linear(inputs, rank, bias=False)})
-        self.lora_B = nn.ModuleDict({"default": nn.Linear(rank, outputs, bias=False)})
-        nn.init.zeros_(self.lora_B["default"].weight)
+        self.lora_A = nn.ModuleDict({"default": down})
+        self.lora_B = nn.ModuleDict({"default": up})
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the frozen layer's output plus the adapter's."""
         low: Tensor = self.lora_B["default"](self.lora_A["default"](inputs))
-        return low + self.base_layer(inputs)
+        frozen: Tensor = self.base_layer(inputs)
+        return low + frozen
 
 
 class LoraApp(NormedApp):
