@@ -247,10 +247,11 @@ def page_block(found: dict[str, Any]) -> str:
     each = len(runs) // 2
     loads = [run["load"] for run in runs]
     head = (
-        f"A round of {nodes} SuperNodes that answer at once on two cores, mean over {each} × {rounds} "
-        f"rounds for each\nversion (before: commit `{found['base']}`), which took turns. The machine "
-        f"was busy with other work (load\n{min(loads):.0f} to {max(loads):.0f}), so processes "
-        "start slowly: the ratios and the CPU seconds say more than the seconds."
+        f"A round of {nodes} SuperNodes that answer at once, mean over {each} × {rounds} rounds "
+        f"for each version\n(before: commit `{found['base']}`), which took turns. The two cores were "
+        f"busy with other work\nas well (load {min(loads):.0f} to {max(loads):.0f}, with these "
+        "processes), so a process takes long to start: the ratios and\nthe CPU seconds say more "
+        "than the seconds."
     )
     middle = "The way of one message to a client, medians:"
     parts = (head, round_table(runs), middle, message_table(runs), import_table(found["imports"]))

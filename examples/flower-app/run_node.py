@@ -6,8 +6,8 @@ A SuperNode starts a SuperExec, which starts a process of the app for every mess
 a node without ending it, and the SuperLink still lists it as online:
 
 * the SuperExec is gone: the SuperNode waits for ever, so all of it is started again;
-* a process of the app hangs: it is ended after ``--longest`` seconds. Within a minute the SuperNode
-  reports an error for its message and takes the next one.
+* a process of the app hangs: it is ended after ``--longest`` seconds. About a minute later the
+  SuperNode reports an error for its message and takes the next one.
 
 SIGTERM and Ctrl-C end the SuperNode and this script.
 """
