@@ -248,8 +248,8 @@ def page_block(found: dict[str, Any]) -> str:
     loads = [run["load"] for run in runs]
     head = (
         f"A round of {nodes} SuperNodes that answer at once, mean over {each} × {rounds} rounds "
-        f"for each version\n(before: commit `{found['base']}`), which took turns. The two cores were "
-        f"busy with other work\nas well (load {min(loads):.0f} to {max(loads):.0f}, with these "
+        f"for each version\n(before: commit `{found['base']}`), which took turns. The two cores "
+        f"were busy with other work\nas well (load {min(loads):.0f} to {max(loads):.0f}, with these "
         "processes), so a process takes long to start: the ratios and\nthe CPU seconds say more "
         "than the seconds."
     )
