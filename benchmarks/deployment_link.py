@@ -13,13 +13,9 @@ import argparse
 import contextlib
 import json
 import os
-import socket
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,27 +40,10 @@ from benchmarks.deployment import (
     show,
     strategy_of,
 )
+from benchmarks.loopback import HOST, environment, free_port, start, start_link, write_app
 
-HOST = "127.0.0.1"
-PROJECT = """
-[project]
-name = "link"
-version = "1.0.0"
-description = "benchmark"
-license = "Apache-2.0"
-dependencies = []
-[tool.flwr.app]
-publisher = "fedcraft"
-[tool.flwr.app.components]
-serverapp = "link.server_app:app"
-clientapp = "link.server_app:app"
-[tool.flwr.app.config]
-model = "0.2M"
-clients = 10
-strategy = 0
-rounds = 3
-out = ""
-"""
+CONFIG = 'model = "0.2M"\nclients = 10\nstrategy = 0\nrounds = 3\nout = ""'
+APP = "from benchmarks import deployment_link\n\napp = deployment_link.app\n"
 
 app = ServerApp()
 
@@ -125,77 +104,25 @@ def _answer(question: Message, index: int, record: ArrayRecord, send: Any, push:
 
 def measure(case: dict[str, Any], home: Path) -> dict[str, Any]:
     """Start everything for one case, wait for the ServerApp's answer, end everything."""
-    port = _free_port()
-    environment = _prepare(home, port)
+    port = free_port()
+    root = Path(__file__).parents[1]
+    here = {**environment(home, port), "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}
+    project = write_app(home / "apps", "link", CONFIG, APP, APP)
     out = home / "answer.json"
     out.unlink(missing_ok=True)
-    link = ("flower-superlink", "--insecure", "--host", HOST, "--port", str(port))
     feeder = ("-m", "benchmarks.deployment_link", "--feed", f"{HOST}:{port}")
     with contextlib.ExitStack() as stack:
-        _start(stack, link, environment)
-        _wait_for_link(port)
+        start_link(stack, port, here)
         words = (*feeder, "--models", case["model"], "--clients", str(case["clients"]))
-        _start(stack, (sys.executable, *words), environment)
+        start(stack, (sys.executable, *words), here)
         wanted = {**case, "out": str(out), "strategy": STRATEGIES.index(case["strategy"])}
         config = " ".join(f"{name}={json.dumps(value)}" for name, value in wanted.items())
-        run = ("flwr", "run", str(home / "app"), "link", "--run-config", config, "--stream")
-        _start(stack, run, environment).wait(3600)
+        run = ("flwr", "run", str(project), "link", "--run-config", config, "--stream")
+        start(stack, run, here).wait(3600)
         if not out.exists():
             raise RuntimeError((home / "log.txt").read_text())
         answer: dict[str, Any] = json.loads(out.read_text())
     return {**case, **answer}
-
-
-def _start(
-    stack: contextlib.ExitStack, words: tuple[str, ...], environment: dict[str, str]
-) -> subprocess.Popen[bytes]:
-    with (Path(environment["FLWR_HOME"]) / "log.txt").open("ab") as log:
-        process = subprocess.Popen(words, env=environment, stdout=log, stderr=subprocess.STDOUT)
-
-    def end() -> None:
-        process.kill()
-        process.wait()
-
-    stack.callback(end)
-    return process
-
-
-def _prepare(home: Path, port: int) -> dict[str, str]:
-    package = home / "app" / "link"
-    package.mkdir(parents=True, exist_ok=True)
-    (home / "app" / "pyproject.toml").write_text(PROJECT)
-    (package / "__init__.py").touch()
-    (package / "server_app.py").write_text(
-        "from benchmarks import deployment_link\n\napp = deployment_link.app\n"
-    )
-    (home / "config.toml").write_text(
-        f'[superlink]\ndefault = "link"\n[superlink.link]\naddress = "{HOST}:{port}"\n'
-        "insecure = true\n"
-    )
-    return {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-        "PYTHONPATH": str(Path(__file__).parents[1]),
-        "FLWR_HOME": str(home),
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_TELEMETRY_ENABLED": "0",
-    }
-
-
-def _wait_for_link(port: int) -> None:
-    for _ in range(300):
-        with contextlib.suppress(urllib.error.URLError, OSError):
-            urllib.request.urlopen(f"http://{HOST}:{port}/health", timeout=2)
-            return
-        time.sleep(0.2)
-    raise TimeoutError("the SuperLink does not answer")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def main() -> None:

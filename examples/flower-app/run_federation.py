@@ -151,6 +151,20 @@ class LoopbackFederation:
         path = self.home / "logs" / f"{name}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
+    def follow(self, name: str) -> int:
+        """Print the output of a process while it comes, and return the code that it ends with."""
+        process, shown = self.processes[name], 0
+        while True:
+            ended = process.poll() is not None
+            with (self.home / "logs" / f"{name}.log").open("rb") as log:
+                log.seek(shown)
+                new = log.read()
+            print(new.decode(errors="replace"), end="", flush=True)
+            shown += len(new)
+            if ended:
+                return int(process.returncode)
+            time.sleep(0.2)
+
     def _call(self, *words: str) -> subprocess.Popen[bytes]:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         return subprocess.Popen(words, env=self.environment, stdin=subprocess.DEVNULL, **pipes)
@@ -278,6 +292,9 @@ def main() -> int:
     home.mkdir(parents=True, exist_ok=True)
     names = [f"node-{index}" for index in range(options.nodes)]
     with LoopbackFederation(home) as federation:
+        print(
+            f"starting a SuperLink and {len(names)} SuperNodes; logs: {home / 'logs'}", flush=True
+        )
         federation.start_link()
         federation.register(*names)
         for index, name in enumerate(names):
@@ -288,9 +305,8 @@ def main() -> int:
             "clients": options.nodes,
             "run-dir": str(home / "run"),
         }
-        run = federation.run(APP, config)
-        code = run.wait()
-        print(federation.log("run"))
+        federation.run(APP, config)
+        code = federation.follow("run")
     print(f"tables, checkpoints and model: {home / 'run'}")
     return code if (home / "run" / "model.safetensors").exists() else 1
 

@@ -14,7 +14,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
-from benchmarks.drop_in import SklearnApp, VectorApp, accuracies
 from benchmarks.grids import InProcessGrid
 from fedcraft.flower import Strategy
 
@@ -102,11 +101,25 @@ def test_fedavg_by_fedcraft_is_fedavg_by_flower() -> None:
         assert found[0][1][name] == pytest.approx(found[1][1][name], abs=1e-6)
 
 
-@pytest.mark.parametrize("kind", [VectorApp, SklearnApp])
-def test_an_app_is_not_worse_with_the_default_strategy(kind: type) -> None:
-    assert Strategy().method.name == "craft-auto"
-    before, after = (accuracies(kind(seed=1), s)[-1] for s in (FedAvg(), Strategy()))
-    assert after >= before - 0.01
+@pytest.mark.parametrize(
+    ("options", "evaluated", "said"),
+    [
+        ({}, [5, 7], r"after every 5 rounds and the last \(evaluate_every=1: after every round"),
+        ({"evaluate_every": 1}, [1, 2, 3, 4, 5, 6, 7], "after every round"),
+        ({"evaluate_every": 0}, [7], "after the last round"),
+        ({"fraction_evaluate": 0.0}, [], "none"),
+    ],
+)
+def test_clients_evaluate_when_the_log_says_so(
+    options: dict, evaluated: list[int], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An evaluation is another message to every client: by default it is not in every round."""
+    strategy = Strategy("fedavg", **options)
+    result = strategy.start(
+        InProcessGrid(app, 2), small.arrays(), 7, 5, train_config=ConfigRecord({"lr": 0.1})
+    )
+    assert list(result.evaluate_metrics_clientapp) == evaluated
+    assert re.search(f"Evaluation by clients: {said}", caplog.text)
 
 
 def test_a_foreign_client_is_asked_nothing_it_has_no_function_for() -> None:

@@ -76,7 +76,8 @@ def test_a_client_that_names_itself_once_is_that_client(named_in: str, tmp_path:
         return lambda client: {**scores, "client-id": client} if kind == named_in else scores
 
     grid = federation(foreign_app(trained=said("train"), tested=said("evaluate")))
-    started(Strategy("craft", run_dir=tmp_path / "run"), grid, rounds=3)
+    chosen = Strategy("craft", run_dir=tmp_path / "run", evaluate_every=1)
+    started(chosen, grid, rounds=3)
     rows = small.tables(tmp_path / "run")["metrics"]
     assert rows[-1]["clients"] == [0, 1, 2, 3]
     assert all("evaluation_problems" not in row for row in rows)
@@ -92,7 +93,8 @@ def test_who_named_itself_once_is_that_client_after_a_restart(share: float, tmp_
     found = []
     for name, stops in (("whole", [4]), ("resumed", [2, 4])):
         for rounds in stops:
-            chosen = Strategy("afl", fraction_train=share, run_dir=tmp_path / name)
+            options = {"run_dir": tmp_path / name, "evaluate_every": 1}
+            chosen = Strategy("afl", fraction_train=share, **options)
             result = started(chosen, federation(app), rounds=rounds)
         found.append(result.arrays)
     assert torch.equal(*map(small.vector_of, found))
@@ -135,7 +137,7 @@ def test_a_config_that_was_used_before_does_not_stop_the_clock() -> None:
 
     used = {"train_config": ConfigRecord({"server-round": 7}),
             "evaluate_config": ConfigRecord({"server-round": 7})}  # fmt: skip
-    started(Strategy("craft"), federation(fault=note), **used)
+    started(Strategy("craft", evaluate_every=1), federation(fault=note), **used)
     assert numbers == [1] * 8 + [2] * 8
 
 

@@ -54,7 +54,7 @@ def _shifted(record: ArrayRecord) -> ArrayRecord:
 def test_clients_train_ahead_of_the_model_that_is_evaluated_and_saved(
     average: str, tmp_path: Path
 ) -> None:
-    chosen = Watched(model_average=average, run_dir=tmp_path, **OPTIONS)
+    chosen = Watched(model_average=average, run_dir=tmp_path, evaluate_every=1, **OPTIONS)
     grid, central = Listening(), {}
 
     def evaluate_fn(number: int, arrays: ArrayRecord) -> None:

@@ -21,6 +21,7 @@ def main(grid: Grid, context: Context) -> None:
         seed=int(config["seed"]),
         min_available_nodes=int(config["clients"]),
         min_train_nodes=int(config["clients"]),
+        evaluate_every=int(config["evaluate-every"]),
         run_dir=str(config["run-dir"]) or None,
         one_thread=bool(config["one-thread"]),
     )

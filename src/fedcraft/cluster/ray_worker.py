@@ -15,8 +15,8 @@ from fedcraft.cluster.serialization import (
 )
 from fedcraft.engine.executors.job import Command
 from fedcraft.engine.executors.units import UnitFailure, UnitRunner
-from fedcraft.engine.numerics import one_thread
 from fedcraft.errors import ClientError
+from fedcraft.linalg.numerics import one_thread
 
 
 class RayWorker:

@@ -21,12 +21,12 @@ from fedcraft.engine.executors.choose import device_of, make_executor, resolve
 from fedcraft.engine.executors.job import SPLITS, DataSource, Job, Workspace, default_data
 from fedcraft.engine.interrupt import Halt, Interrupted, interruptible
 from fedcraft.engine.loop import Loop
-from fedcraft.engine.numerics import single_threaded
 from fedcraft.engine.sampling import Sampler, draw_clients
 from fedcraft.engine.server import Server
 from fedcraft.engine.stopping import require_test_samples
 from fedcraft.engine.trained import TrainedModel
 from fedcraft.errors import CheckpointError
+from fedcraft.linalg.numerics import single_threaded
 from fedcraft.local.store import ClientStates
 from fedcraft.methods import Method
 from fedcraft.models.layer_names import layer_names

@@ -16,8 +16,8 @@ from torch import Tensor
 from fedcraft.engine.executors.job import Command, Job, Workspace
 from fedcraft.engine.executors.shared_memory import SharedBytes
 from fedcraft.engine.executors.units import UnitFailure, UnitRunner
-from fedcraft.engine.numerics import one_thread
 from fedcraft.errors import ClientError
+from fedcraft.linalg.numerics import one_thread
 
 READY = "ready"
 

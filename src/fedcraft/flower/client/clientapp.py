@@ -9,13 +9,13 @@ from pathlib import Path
 
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import Mod
+from flwr.clientapp.typing import ClientAppCallable, Mod
 from torch import nn
 
-from fedcraft.engine.numerics import single_threaded
 from fedcraft.errors import InputError
 from fedcraft.flower.client.request import ClientRequest, ClientSplits
 from fedcraft.flower.messages import keys
+from fedcraft.linalg.numerics import single_threaded
 from fedcraft.local import LocalObjective
 from fedcraft.methods import Method
 from fedcraft.methods import method as method_by_name
@@ -84,6 +84,20 @@ def client_app(
         return Message(RecordDict({keys.METRICS: metrics}), reply_to=message)
 
     return app
+
+
+def client_id_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Add the client's number to the metrics of a reply: a Flower mod for any ClientApp.
+
+    ``ClientApp(mods=[client_id_mod])`` names a client by its node's ``partition-id``. Without a
+    name a client is known by the id of its node; without SuperNode authentication that is a new one
+    after every restart.
+    """
+    reply = call_next(message, context)
+    if reply.has_content():
+        for metrics in reply.content.metric_records.values():
+            metrics.setdefault(keys.CLIENT, _partition_id(context))
+    return reply
 
 
 def _objective_fn(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import sha256
 from io import BytesIO
@@ -82,15 +82,16 @@ class WireFormat:
     ) -> WireFormat:
         """Read the format from the first arrays of a model.
 
-        ``model`` or ``layout`` names the trainable arrays. Without them every float array is
-        trainable except BatchNorm's running statistics and masks with Inf, and a layer is an
-        array's name up to its last dot.
+        ``model`` or ``layout`` names the trainable arrays. Names of ``model`` may be longer than
+        those of the arrays by a part: peft's state dicts leave out the adapter's name. Without
+        both, every float array is trainable except BatchNorm's running statistics and masks with
+        Inf, and a layer is an array's name up to its last dot.
         """
         shapes = {name: tuple(array.shape) for name, array in record.items()}
         dtypes = {name: np.dtype(array.dtype) for name, array in record.items()}
         floats = [name for name in record if dtypes[name].kind == "f"]
         if model is not None and layout is None:
-            layout = Layout.from_module(model, group)
+            layout = _as_sent(Layout.from_module(model, group), shapes)
         if layout is None:
             learnt = [name for name in floats if not name.endswith(_RUNNING)]
             chosen = [name for name in learnt if not np.isinf(open_array(record[name])).any()]
@@ -201,14 +202,37 @@ def _checked(name: str, array: Array, shape: tuple[int, ...], dtype: np.dtype[An
     return found
 
 
+def _as_sent(layout: Layout, sent: Collection[str]) -> Layout:
+    """Return a module's layout with every tensor under the name of its array."""
+    slots = (replace(slot, name=_sent_name(slot.name, sent)) for slot in layout.tensors)
+    return replace(layout, tensors=tuple(slots))
+
+
+def _sent_name(name: str, sent: Collection[str]) -> str:
+    """Return the one array that a parameter can be: itself, or its name without a part."""
+    if name in sent:
+        return name
+    words = name.split(".")
+    ends = range(len(words) + 1)
+    shorter = {".".join(words[:first] + words[last:]) for last in ends for first in range(last)}
+    found = [candidate for candidate in shorter if candidate in sent]
+    return found[0] if len(found) == 1 else name
+
+
 def _check_layout(
     layout: Layout, shapes: Mapping[str, tuple[int, ...]], floats: Collection[str]
 ) -> None:
     if not layout.tensors:
         raise InputError("layout: expected tensor names, found none; use Layout.from_module")
+    names = [slot.name for slot in layout.tensors]
     for slot in layout.tensors:
         if slot.name not in floats:
             raise InputError(f"initial_arrays: no float array is called {slot.name!r}")
+        if names.count(slot.name) > 1:
+            raise InputError(
+                f"model: more than one trainable parameter could be the array {slot.name!r}; "
+                "freeze the others (of peft, all but one adapter), or give a layout"
+            )
         if shapes[slot.name] != slot.shape:
             raise InputError(
                 f"initial_arrays: {slot.name!r} has shape {shapes[slot.name]}, the layout "

@@ -12,6 +12,14 @@ from fedcraft.errors import InputError
 from fedcraft.updates import ClientId
 
 
+class NameTakenError(InputError):
+    """A node names a client that another node online, ``holder``, has named before."""
+
+    def __init__(self, client: ClientId, holder: int) -> None:
+        super().__init__(f"it calls itself client {client}, which is node {holder}")
+        self.holder = holder
+
+
 class KnownClients:
     """The clients seen so far, by node. A node that names no client is a client itself.
 
@@ -23,6 +31,7 @@ class KnownClients:
     def __init__(self) -> None:
         self.by_node: dict[int, ClientId] = {}
         self._confirmed: set[int] = set()
+        self._silent: dict[int, ClientId] = {}
         self.online: list[int] = []
         self.named = False
 
@@ -46,13 +55,28 @@ class KnownClients:
         others = self._confirmed & set(self.online) - {node}
         holders = [other for other in others if self.by_node[other] == named]
         if holders:
-            raise InputError(f"it calls itself client {named}, which is node {min(holders)}")
+            raise NameTakenError(named, min(holders))
         return named
+
+    def release(self, node: int) -> None:
+        """Take the name of a node that no longer answers: a restarted client may have it.
+
+        The SuperLink lists a killed SuperNode as online until its heartbeat lapses, up to a minute
+        later. Without authentication its successor has another id by then.
+        """
+        self._confirmed.discard(node)
+        self._silent[node] = self.client(node)
+
+    def replaced(self, node: int) -> bool:
+        """Tell whether a silent node's client now answers from another node online."""
+        client = self._silent.get(node)
+        return client is not None and any(self.by_node.get(n) == client for n in self.online)
 
     def enter(self, node: int, client: ClientId) -> None:
         """Record the client behind a node, and forget the nodes it was behind before."""
         self.by_node = {n: held for n, held in self.by_node.items() if held != client}
         self.by_node[node] = client
+        self._silent.pop(node, None)
         self._confirmed = (self._confirmed & self.by_node.keys()) | {node}
         self.named = self.named or client != node
 

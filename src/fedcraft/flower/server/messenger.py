@@ -17,18 +17,19 @@ from torch import Tensor
 from fedcraft.config.settings import Settings
 from fedcraft.errors import FedcraftError, NonFiniteError
 from fedcraft.flower.messages import keys
-from fedcraft.flower.server.clients import client_order
+from fedcraft.flower.server.clients import NameTakenError, client_order
 from fedcraft.flower.server.replies import RefusedReply, finite, read_metrics, reported_client
 from fedcraft.flower.server.reply_stream import ReplyStream
 from fedcraft.flower.server.run_state import RunState
 from fedcraft.updates import ClientId
 
 Accept = Callable[[int, ClientId, Message], None]
-# The node is online, but its app has no answer; after every other error it may be offline.
-APP_FAILED = (
-    ErrorCode.UNKNOWN,
-    ErrorCode.CLIENT_APP_RAISED_EXCEPTION,
-    ErrorCode.LOAD_CLIENT_APP_EXCEPTION,
+# With these Flower itself answers for a node or a reply that it has lost. All other errors come
+# from a node that is online, but whose app has no answer.
+LOST = (
+    ErrorCode.MESSAGE_UNAVAILABLE,
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+    ErrorCode.NODE_UNAVAILABLE,
 )
 _LONGEST_STEP = 3600.0
 # Times the deadline: Flower counts a message's lifetime from its creation, the deadline starts when
@@ -51,7 +52,8 @@ class Messenger:
         self._arrays_name, self._config_name = names
         self._stream: ReplyStream | None = None
         self.asked: list[int] = []
-        self._answered: set[int] = set()
+        self._answered: set[int] = set()  # by the node, or by Flower in its place
+        self._heard: set[int] = set()
         self.refused: list[RefusedReply] = []
         self.seconds = 0.0
         self._trials_end: float | None = None
@@ -78,7 +80,8 @@ class Messenger:
         self, kind: str, nodes: list[int], record: ArrayRecord, config: Mapping[str, Any]
     ) -> list[Message]:
         """Return one message per node; they share the arrays."""
-        self._stream, self.asked, self._answered, self.refused = None, nodes, set(), []
+        self._stream, self.asked, self.refused = None, nodes, []
+        self._answered, self._heard = set(), set()
         self._trials_end, self._silent = None, set()
         return [self.message(node, kind, record, config) for node in nodes]
 
@@ -104,26 +107,47 @@ class Messenger:
         return self._stream
 
     def receive(self, replies: Iterable[Message], accept: Accept) -> None:
-        """Pass every good reply to ``accept``, one at a time; record why others are refused."""
+        """Pass every good reply to ``accept``, one at a time; record why others are refused.
+
+        A reply under another node's name waits until all others are in: that node may have been
+        restarted, and its predecessor is silent.
+        """
+        claims: list[tuple[Message, int]] = []
         for reply in replies:
             started = time.perf_counter()
-            self._receive(reply, accept)
+            try:
+                self._receive(reply, accept)
+            except NameTakenError as error:
+                claims.append((reply, error.holder))
             self.seconds += time.perf_counter() - started
+        for reply, holder in claims:
+            if holder in self.asked and holder not in self._heard:
+                self.state.clients.release(holder)
+            try:
+                self._receive(reply, accept)
+            except NameTakenError as error:
+                self.refuse(self._sender(reply), None, "malformed", str(error))
+
+    def _sender(self, reply: Message) -> int:
+        stream = self._stream
+        return reply.metadata.src_node_id if stream is None else stream.sender(reply)
 
     def _receive(self, reply: Message, accept: Accept) -> None:
-        stream = self._stream
-        node = reply.metadata.src_node_id if stream is None else stream.sender(reply)
-        clients = self.state.clients
+        node, clients = self._sender(reply), self.state.clients
         self._answered.add(node)
         client = clients.client(node) if clients.knows(node) else None
         if reply.has_error():
-            kind = "error" if reply.error.code in APP_FAILED else "unavailable"
+            kind = "unavailable" if reply.error.code in LOST else "error"
+            self._heard |= {node} if kind == "error" else set()
             self.refuse(node, client, kind, reply.error.reason or "no reason given")
             return
+        self._heard.add(node)
         try:
             client = clients.checked(node, reported_client(read_metrics(reply.content)[1]))
             accept(node, client, reply)
             clients.enter(node, client)  # a refused reply changes nothing
+        except NameTakenError:
+            raise
         except FedcraftError as error:
             kind = "nonfinite" if isinstance(error, NonFiniteError) else "malformed"
             self.refuse(node, client, kind, str(error))

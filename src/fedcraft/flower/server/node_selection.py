@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from logging import INFO
+from collections.abc import Mapping, Sequence
+from logging import INFO, WARNING
 
-from flwr.app import Message, MessageType
+from flwr.app import Error, Message, MessageType
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
 from fedcraft.engine.sampling import draw_clients
 from fedcraft.errors import FedcraftError
-from fedcraft.flower.server.messenger import APP_FAILED, Messenger
+from fedcraft.flower.server.clients import NameTakenError
+from fedcraft.flower.server.messenger import LOST, Messenger
 from fedcraft.flower.server.replies import read_metrics, reported_client
 from fedcraft.flower.server.reply_stream import ReplyStream
 
@@ -32,6 +34,8 @@ class NodeSelection:
     def __init__(self, messenger: Messenger, *, exact: bool) -> None:
         self._messenger, self._state, self._exact = messenger, messenger.state, exact
         self._ask_again: dict[int, float] = {}
+        self._seen: set[int] = set()
+        self._warned = False
         self.failed: set[int] = set()
 
     def choose(
@@ -42,11 +46,28 @@ class NodeSelection:
         That is a ``fraction`` of the nodes online but at least ``least``; the draw waits until
         ``available`` of them are online.
         """
-        nodes = self._state.clients.online = _wait_for_nodes(grid, max(available, least, 1))
+        nodes = self._wait_for_nodes(grid, max(available, least, 1))
+        self._warn_of_new_ids(nodes)
         count = min(max(int(len(nodes) * fraction), least, 1), len(nodes))
         if self._numbers_matter(all_asked=count == len(nodes)):
             self._learn_numbers(grid, nodes)
         return self._draw(self._state.clients.ordered(nodes), count, round_index)
+
+    def _warn_of_new_ids(self, nodes: Sequence[int]) -> None:
+        """Say once that nodes without a name went and others came: maybe the same clients."""
+        came, gone = set(nodes) - self._seen, self._seen - set(nodes)
+        if came and gone and not self._state.clients.named and not self._warned:
+            self._warned = True
+            log(
+                WARNING,
+                "%d nodes are gone and %d are new. Clients that name no number are known by the id "
+                "of their node, which without SuperNode authentication is a new one after "
+                "every restart. To follow them, report a number as the metric 'client-id', for "
+                "example with ClientApp(mods=[fedcraft.flower.client_id_mod])",
+                len(gone),
+                len(came),
+            )
+        self._seen |= set(nodes)
 
     def note_failed(self) -> None:
         """Record the nodes that were asked and gave no good reply."""
@@ -80,28 +101,58 @@ class NodeSelection:
         """
         now, clients = time.monotonic(), self._state.clients
         new = [n for n in nodes if not clients.knows(n) and now >= self._ask_again.get(n, now)]
-        messages = [self._messenger.message(node, MessageType.QUERY, None, {}) for node in new]
-        patience = min(self._messenger.patience, _NAME_SECONDS)
-        stream = ReplyStream(grid, messages, timeout=patience)
-        for reply in stream:
-            self._note_number(stream.sender(reply), reply)
-        again = time.monotonic() + _ASK_AGAIN * patience
-        self._ask_again |= dict.fromkeys(stream.missing, again)
+        answers = self._ask(grid, new)
+        # A node that had its name before is heard before one that would take it.
+        claims = [
+            claim for node in clients.ordered(answers) if (claim := self._enter(node, answers))
+        ]
+        here = self._ask(grid, [holder for _, holder in claims])
+        for node, holder in claims:
+            if holder not in here:
+                clients.release(holder)
+            if self._enter(node, answers) is not None:
+                reason = f"it calls itself a client that is node {holder}"
+                self._messenger.refuse(node, None, "malformed", reason)
+                self._ask_again[node] = time.monotonic() + _ASK_AGAIN * self._patience
 
-    def _note_number(self, node: int, reply: Message) -> None:
-        if reply.has_error() and reply.error.code not in APP_FAILED:
-            return
-        clients = self._state.clients
+    @property
+    def _patience(self) -> float:
+        return min(self._messenger.patience, _NAME_SECONDS)
+
+    def _ask(self, grid: Grid, nodes: Sequence[int]) -> dict[int, Message]:
+        """Ask nodes for their client's number and return the answers of those that are there."""
+        messages = [self._messenger.message(node, MessageType.QUERY, None, {}) for node in nodes]
+        stream = ReplyStream(grid, messages, timeout=self._patience)
+        answers = {stream.sender(reply): reply for reply in stream}
+        again = time.monotonic() + _ASK_AGAIN * self._patience
+        self._ask_again |= dict.fromkeys(stream.missing, again)
+        found = answers.items()
+        return {n: reply for n, reply in found if not reply.has_error() or _is_there(reply.error)}
+
+    def _enter(self, node: int, answers: Mapping[int, Message]) -> tuple[int, int] | None:
+        """Record the client that a node names; return the node and the holder if it is taken."""
+        clients, reply = self._state.clients, answers[node]
         silent = reply.has_error() or len(reply.content.metric_records) != 1
         try:
             number = None if silent else reported_client(read_metrics(reply.content)[1])
             clients.enter(node, clients.checked(node, number))
+        except NameTakenError as error:
+            return node, error.holder
         except FedcraftError as error:
             self._messenger.refuse(node, None, "malformed", str(error))
+        return None
+
+    def _wait_for_nodes(self, grid: Grid, least: int) -> list[int]:
+        clients = self._state.clients
+        while True:
+            clients.online = sorted(grid.get_node_ids())
+            nodes = [node for node in clients.online if not clients.replaced(node)]
+            if len(nodes) >= least:
+                return nodes
+            log(INFO, "Waiting for nodes: %d online, %d needed", len(nodes), least)
+            time.sleep(_POLL_SECONDS)
 
 
-def _wait_for_nodes(grid: Grid, least: int) -> list[int]:
-    while len(nodes := list(grid.get_node_ids())) < least:
-        log(INFO, "Waiting for nodes: %d online, %d needed", len(nodes), least)
-        time.sleep(_POLL_SECONDS)
-    return sorted(nodes)
+def _is_there(error: Error) -> bool:
+    """Tell whether an error comes from the node's app, and not from Flower in its place."""
+    return error.code not in (*LOST, ErrorCode.CLIENT_APP_CRASHED)

@@ -26,9 +26,10 @@ _SENT = {
     keys.BATCH: "batch_size",
     keys.SEED: "seed",
 }
-# Unlike in the simulator, every round is evaluated and kept: over a network a round is long.
+# Over a network a round is long, so every one is kept. An evaluation by the clients is another
+# message to each of them and takes as long as training: Flower's own strategies do it every round.
 _DEFAULTS: TrainingKeys = {
-    "evaluate_every": 1,
+    "evaluate_every": 5,
     "evaluate_train_loss": False,
     "diagnostics_every": 1,
     "checkpoint_every": 1,

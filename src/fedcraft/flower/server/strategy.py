@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from fedcraft.aggregators import Certificate
 from fedcraft.config.overrides import TrainingKeys
 from fedcraft.config.settings import Settings
-from fedcraft.engine.numerics import single_threaded
 from fedcraft.errors import InputError, require
 from fedcraft.flower.messages import keys
 from fedcraft.flower.server.client_metrics import common_metrics, evaluation_reply, sent_metrics
@@ -31,6 +30,7 @@ from fedcraft.flower.server.replies import AcceptedReply
 from fedcraft.flower.server.rounds import Rounds
 from fedcraft.flower.server.run_config import open_run, recorded_config, settings_of
 from fedcraft.flower.server.run_state import RunState
+from fedcraft.linalg.numerics import single_threaded
 from fedcraft.methods import Method, Override
 from fedcraft.methods import method as method_by_name
 from fedcraft.updates import ClientId, Layout
@@ -53,6 +53,8 @@ class Strategy(FlowerStrategy):
       and a layer is an array's name up to its last dot.
     * ``client_lr``, ``local_epochs``, ``batch_size`` and ``seed`` are sent with every message;
       those in ``train_config`` win. ``training`` are settings of the simulator.
+    * Clients evaluate after every fifth round and after the last one, because over a network that
+      takes as long as training; ``evaluate_every=1`` is every round, as in Flower's ``FedAvg``.
     * ``look_ahead``: clients train from a point ahead of the model, as ``craft-auto`` advises; the
       model itself is evaluated, returned and saved. ``model_average="tail"`` (or ``"ema"``)
       evaluates, returns and saves the average of the models instead; ``aggregate_train`` returns
@@ -119,6 +121,7 @@ class Strategy(FlowerStrategy):
         self.settings = settings_of(self.method, max(min_train_nodes, 1), training)
         _check(self)
         self._state: RunState | None = None
+        self._wrapped = False  # another strategy, or a subclass, runs the rounds
 
     def start(
         self,
@@ -139,6 +142,7 @@ class Strategy(FlowerStrategy):
         settings = self.settings.but(rounds=max(num_rounds, 1))
         train_config = train_config or ConfigRecord()
         self._open(initial_arrays, settings, timeout)
+        self._wrapped = False
         self.state.client_lr = float(train_config.get(keys.LR, self.method.client_lr))  # type: ignore[arg-type]
         names = ("weighted_by_key", "fraction_train", "min_train_nodes")
         others = {name: getattr(self, name) for name in names}
@@ -180,6 +184,7 @@ class Strategy(FlowerStrategy):
         rate = chosen.client_lr if self._state is None else self._state.client_lr
         log(INFO, "\t├──> Method: %s, %s", chosen.title, chosen.summary)
         log(INFO, "\t├──> Rates: clients %g, server %g", rate, chosen.server_lr)
+        log(INFO, "\t├──> Evaluation by clients: %s", _evaluation(self))
         log(INFO, "\t└──> Run directory: %s", self.run_dir or "none, so no tables and no resume")
 
     def configure_train(
@@ -196,7 +201,9 @@ class Strategy(FlowerStrategy):
         lr = self.settings.client_lr_at(server_round - 1)
         sent = {
             **self.messenger.common_config(server_round, lr),
-            keys.REPLY: keys.UPDATE if self.reply == "update" else keys.ARRAYS,
+            keys.REPLY: keys.UPDATE
+            if self.reply == "update" and not self._wrapped
+            else keys.ARRAYS,
             keys.LAYOUT: state.wire.digest,
             keys.REPORT_LOSS: state.server.wants_losses,
             **config,
@@ -278,7 +285,8 @@ class Strategy(FlowerStrategy):
     def _open_wrapped(self, arrays: ArrayRecord) -> RunState:
         """Make the state of a run whose rounds another strategy runs.
 
-        There is no look-ahead then: that strategy compares replies with the model it has seen.
+        That strategy may compare replies with the model it has seen, or clip them. So clients send
+        models, and there is no look-ahead.
         """
         given = {"run_dir": self.run_dir} | self.settings.identity()
         for name in ("run_dir", "model_average", "server_lr_schedule"):
@@ -289,6 +297,7 @@ class Strategy(FlowerStrategy):
                 )
         if self.settings.look_ahead:
             log(INFO, "Another strategy runs the rounds: clients start without look-ahead")
+        self._wrapped = True
         return self._open(arrays, self.settings.but(look_ahead=0.0), None)
 
     def _losses_at(self, theta: Tensor, clients: Sequence[ClientId]) -> list[float]:
@@ -310,6 +319,16 @@ def _method_of(given: object, *more: object) -> Method:
         f"method: expected a name or a Method, found {', '.join(map(repr, (given, *more)))}; give "
         "the arguments of Flower's strategies by name, as in fraction_train=0.5"
     )
+
+
+def _evaluation(strategy: Strategy) -> str:
+    every = strategy.settings.evaluate_every
+    if not strategy.fraction_evaluate:
+        return "none"
+    if every == 1:
+        return "after every round"
+    often = f"after every {every} rounds and the last" if every else "after the last round"
+    return f"{often} (evaluate_every=1: after every round, as Flower's own strategies)"
 
 
 def _check(strategy: Strategy) -> None:
