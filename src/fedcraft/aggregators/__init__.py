@@ -10,19 +10,23 @@ from typing import Any
 from fedcraft.aggregators.base import Aggregator, Outcome, State, Step
 from fedcraft.aggregators.certificate import Certificate
 from fedcraft.aggregators.cohort import Cohort
+from fedcraft.aggregators.guards import GUARDS, Guard, guard
 from fedcraft.aggregators.wrapper import Wrapper
 from fedcraft.registry import build
 
 __all__ = [
+    "GUARDS",
     "RULES",
     "Aggregator",
     "Certificate",
     "Cohort",
+    "Guard",
     "Outcome",
     "State",
     "Step",
     "Wrapper",
     "aggregator",
+    "guard",
 ]
 
 RULES: dict[str, str] = {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -81,7 +81,7 @@ class LayerMeasurements:
 
     def __getitem__(self, layer: int | str) -> Measurement:
         index = self.names.index(layer) if isinstance(layer, str) else layer
-        stacked = (getattr(self, field.name)[index] for field in fields(self)[1:])
+        stacked = (getattr(self, known.name)[index] for known in fields(self)[1:])
         return Measurement(self.names[index], *(x if x.ndim else x.item() for x in stacked))
 
 
@@ -97,6 +97,9 @@ class Certificate:
     ``residual``, ``rank`` and ``correction_norm`` show how a projecting rule met its targets. A
     rule that projects the whole vector has no targets by layer: its layers have rank 0 and NaN for
     the rest. All are zero for rules that have no targets.
+
+    ``left_out`` names the clients that a guard kept from the rule, each with the reason; all else
+    is about the clients that the rule saw.
     """
 
     client_ids: tuple[ClientId, ...]
@@ -104,6 +107,7 @@ class Certificate:
     whole: Measurement
     dropped: tuple[ClientId, ...] = ()
     rounding: float = 0.0
+    left_out: Mapping[ClientId, str] = field(default_factory=dict)
 
     @property
     def conflict_free(self) -> bool:
@@ -144,6 +148,8 @@ class Certificate:
         against = ", ".join(map(str, self.conflicting_clients()))
         verdict = f"against {against}" if against else "no conflicts"
         dropped = f", {len(self.dropped)} dropped" if self.dropped else ""
+        if self.left_out:
+            dropped += f", {len(self.left_out)} left out ({', '.join(map(str, self.left_out))})"
         length = f"||g|| = {self.whole.update_norm:.4g}"
         if self.whole.bounded:
             length += f", bounded in {', '.join(q.name for q in self.layers if q.bounded)}"
