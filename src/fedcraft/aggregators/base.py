@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, get_args
 
+import torch
 from torch import Tensor
 
 from fedcraft.aggregators.certificate import Certificate, certify
+from fedcraft.aggregators.client_measurements import RoundProducts
 from fedcraft.aggregators.cohort import Cohort, Vector
 from fedcraft.aggregators.guards.base import Guard, Screening
 from fedcraft.aggregators.inputs import ArrayLike, Numbers, RoundInput, read_cohort
@@ -35,6 +37,7 @@ class Outcome:
     reference_dots: Tensor | None = None  # (Q, m): <x_i^q, r^q>
     projection: Projection | None = None  # how the rule met its targets, if it has any
     look_ahead: float = 0.0  # how many steps ahead clients should start, if the rule advises it
+    averages: Tensor | None = None  # (m,): the weights, if the direction is their average
 
     def scaled(self, cohort: Cohort, factors: Tensor) -> Outcome:
         """Return f[q] g^q with its products."""
@@ -149,12 +152,17 @@ class Aggregator(ABC):
             self.load_state_dict(remembered)
             raise
         self.memory = {**self.memory, "dimension": cohort.dimension}
-        return step if self.guard is None else _guarded(step, cohort, seen)
+        return _guarded(step, cohort, seen)
 
     def step(self, cohort: Cohort) -> Step:
         """Return the rule's step for the clients that it sees."""
-        outcome = self.direction(cohort).resized(cohort, self.length)
-        certificate = self._certificate(cohort, outcome) if self.certify else None
+        found = self.direction(cohort)
+        outcome = found.resized(cohort, self.length)
+        if not self.certify:
+            return Step(outcome.direction, None, outcome.look_ahead)
+        certificate = self._certificate(cohort, outcome)
+        if cohort.knows_grams or (self.context is not None and self.context.measures_clients):
+            certificate = replace(certificate, products=_products(cohort, found))
         return Step(outcome.direction, certificate, outcome.look_ahead)
 
     def state_dict(self) -> State:
@@ -199,9 +207,37 @@ class Aggregator(ABC):
             )
 
 
+def _products(cohort: Cohort, outcome: Outcome) -> RoundProducts:
+    """Collect the products from which the clients of a round are measured."""
+    direction, dots, squares = outcome.direction, outcome.dots, outcome.squares
+    return RoundProducts(
+        cohort.client_ids,
+        cohort.gram,
+        torch.arange(cohort.size),
+        cohort.weights,
+        cohort.grams,
+        cohort.dots(direction) if dots is None else dots,
+        cohort.lengths(direction).square() if squares is None else squares,
+        outcome.reference_dots,
+        outcome.averages,
+        outcome.projection is not None and len(outcome.projection.rank) == len(cohort.layout),
+        cohort.dtype,
+    )
+
+
 def _guarded(step: Step, cohort: Cohort, seen: Screening) -> Step:
-    """Return the step with what the guard did: who was left out, and what the others weigh."""
+    """Return the step with what a guard did: who was left out, and what the others weigh."""
+    if seen.cohort is cohort:
+        return step
     kept = dict(zip(seen.cohort.client_ids, seen.cohort.weights.tolist(), strict=True))
-    if step.certificate is None:
-        return replace(step, shares=kept)
-    return replace(step, shares=kept, certificate=replace(step.certificate, left_out=seen.left_out))
+    step = replace(step, shares=kept)
+    certificate = step.certificate
+    if certificate is None or not seen.left_out:
+        return step
+    products = certificate.products
+    if products is not None:
+        rows = [row for row, client in enumerate(cohort.client_ids) if client in kept]
+        everybody = {"client_ids": cohort.client_ids, "gram": cohort.gram}
+        products = replace(products, **everybody, kept=torch.tensor(rows))
+    certificate = replace(certificate, left_out=seen.left_out, products=products)
+    return replace(step, certificate=certificate)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedcraft.aggregators.client_measurements import ClientMeasurements, RoundProducts
 from fedcraft.aggregators.cohort import Cohort
 from fedcraft.linalg import Projection, rounding
 from fedcraft.updates import ClientId
@@ -108,6 +110,7 @@ class Certificate:
     dropped: tuple[ClientId, ...] = ()
     rounding: float = 0.0
     left_out: Mapping[ClientId, str] = field(default_factory=dict)
+    products: RoundProducts | None = field(default=None, repr=False)
 
     @property
     def conflict_free(self) -> bool:
@@ -119,6 +122,16 @@ class Certificate:
         """<u_i^q, g^q> for every layer and client, (Q, m)."""
         return self.layers.alignment
 
+    @cached_property
+    def clients(self) -> ClientMeasurements | None:
+        """What each client sent and how far it steered the step; None without Gram matrices."""
+        if self.products is None:
+            return None
+        lengths = self.layers.update_norm
+        return self.products.measure(
+            self.whole.cosine, self.whole.alignment, lengths, self.left_out
+        )
+
     def conflicting_clients(self) -> tuple[ClientId, ...]:
         """Name the clients whose update points against the whole step."""
         against = (self.whole.cosine < -self.rounding) & self.whole.active
@@ -129,6 +142,12 @@ class Certificate:
         whole = self.whole
         counts = (whole.conflicts_average, whole.conflicts_reference, whole.conflicts_after)
         return dict(zip(("average", "reference", "after"), counts, strict=True))
+
+    def client_rows(self, *, everybody: bool) -> list[dict[str, Any]]:
+        """Return one plain dictionary per client of the round, or only for those left out."""
+        if everybody and self.clients is not None:
+            return self.clients.rows()
+        return [{"client": client, "left_out": why} for client, why in self.left_out.items()]
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one plain dictionary per layer and one, ``all``, for the whole model.

@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from fedcraft.aggregators import Certificate
+from fedcraft.attacks import Attackers
 from fedcraft.config.settings import Settings
 from fedcraft.engine.callbacks import Callback
 from fedcraft.engine.client_manager import ClientManager, CohortUpdates
@@ -52,6 +53,7 @@ class Loop:
         self.reason = ""
         self.diverged = False
         self.extra: dict[str, Any] = {}  # further entries of a checkpoint
+        self.attackers: Attackers | None = None
         self._stop_requested, self._sampler = stop_requested, sampler
         self._meter, self._gauge = PhaseTimer(), PeakMemory()
 
@@ -147,6 +149,8 @@ class Loop:
                 report_loss=self.server.wants_losses,
             )
         self._meter.idle(self.clients.executor.size, float(trained.column("busy").sum()))
+        if self.attackers is not None:
+            trained.attacked(self.attackers, self.round)
         finite = trained.finite(self.server.averaged)
         bad: list[int] = trained.clients[~finite].tolist()
         if bad and self.settings.nonfinite != "drop":
@@ -214,8 +218,7 @@ class Loop:
             "peak_memory_mb": peak,
             **row,
         }
-        wanted = certificate is not None and self.settings.diagnoses(self.round)
-        self.writer.add_round(whole, certificate.rows() if certificate and wanted else ())
+        write_round(self.writer, whole, certificate, diagnosed=self.settings.diagnoses(self.round))
         self.callback.on_round(whole)
         every, minutes = self.settings.checkpoint_every, self.settings.checkpoint_minutes
         if self.round and self.writer.checkpoint_due(self.round, every, minutes):
@@ -230,3 +233,17 @@ class Loop:
     def _splits(self) -> tuple[str, ...]:
         wanted = ("test", "train", "validation")
         return wanted if self.settings.evaluate_train_loss else ("test", "validation")
+
+
+def write_round(
+    writer: NullWriter, row: dict[str, Any], certificate: Certificate | None, *, diagnosed: bool
+) -> None:
+    """Add a round to a run's tables, with its certificate, and log whom a guard left out."""
+    if certificate is None:
+        writer.add_round(row)
+        return
+    layers = certificate.rows() if diagnosed else ()
+    writer.add_round(row, layers, certificate.client_rows(everybody=diagnosed))
+    if certificate.left_out:
+        named = (f"{client} ({why})" for client, why in certificate.left_out.items())
+        writer.log(f"round {row['round']}: the guard left out {', '.join(named)}")

@@ -21,10 +21,20 @@ CONFLICTS = (
     "round", "layer", "min_cosine", "mean_cosine", "conflicts_average", "conflicts_reference",
     "conflicts_after", "residual", "rank", "active", "correction_norm",
 )  # fmt: skip
-TABLES = {"metrics": "metrics.jsonl", "clients": "clients.csv", "conflicts": "conflicts.csv"}
+COHORTS = (
+    "round", "client", "weight", "norm", "agreement", "cosine", "alignment", "influence",
+    "left_out",
+)  # fmt: skip
+TABLES = {
+    "metrics": "metrics.jsonl",
+    "clients": "clients.csv",
+    "conflicts": "conflicts.csv",
+    "cohorts": "cohorts.csv",
+}
 _HEADERS = {
     "clients": "round,client,split,metric,value,n\n",
     "conflicts": ",".join(CONFLICTS) + "\n",
+    "cohorts": ",".join(COHORTS) + "\n",
 }
 LOG_FILE = "log.txt"
 

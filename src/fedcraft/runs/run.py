@@ -37,7 +37,7 @@ class Run:
     run that is still being written. Files are checked against the run's checksums; damage is a
     ``DataError`` that names the file.
 
-    ``clients()``, ``conflicts()``, ``labels()`` and ``rounds()`` return pandas frames; the files
+    ``clients()``, ``cohorts()``, ``conflicts()``, ``labels()`` and ``rounds()`` return pandas frames; the files
     behind them (``run.directory / "clients.csv"``) are plain CSV, which any program can read.
     Everything else needs no pandas.
 
@@ -198,6 +198,13 @@ class Run:
     def conflicts(self) -> pd.DataFrame:
         """Per-round, per-layer certificate of the steps."""
         return self._written("conflicts")
+
+    def cohorts(self) -> pd.DataFrame:
+        """Per-round, per-client table: weight, agreement, influence ..., and why it was left out.
+
+        Runs of fedcraft 0.1.0 have none.
+        """
+        return self._written("cohorts")
 
     def labels(self) -> pd.DataFrame:
         """How often each client has each label in its training part."""

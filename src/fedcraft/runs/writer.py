@@ -21,6 +21,7 @@ from fedcraft.metrics.scores import Scores
 from fedcraft.runs.about import environment, rounding_differences
 from fedcraft.runs.checkpoint import Checkpoints
 from fedcraft.runs.directory import (
+    COHORTS,
     CONFIG_FILE,
     CONFLICTS,
     MODEL_FILE,
@@ -66,8 +67,10 @@ class NullWriter:
         ``about`` goes to status.json and, with the environment, to environment.json.
         """
 
-    def add_round(self, row: Row, certificate: Iterable[Row] = ()) -> None:
-        """Add a round to metrics.jsonl and the rows of its certificate to conflicts.csv.
+    def add_round(
+        self, row: Row, certificate: Iterable[Row] = (), cohort: Iterable[Row] = ()
+    ) -> None:
+        """Add a round to metrics.jsonl, conflicts.csv (by layer) and cohorts.csv (by client).
 
         Of two rows of one round the later one counts.
         """
@@ -209,12 +212,17 @@ class RunWriter(NullWriter):
             )
         return {_ENVIRONMENT: before, _RESUMED: to_json([*earlier, {"round": done, **now}])}
 
-    def add_round(self, row: Row, certificate: Iterable[Row] = ()) -> None:
+    def add_round(
+        self, row: Row, certificate: Iterable[Row] = (), cohort: Iterable[Row] = ()
+    ) -> None:
         super().add_round(row)
         self.directory.lock.check()
         self.directory.tables["metrics"].json(row)
         self.directory.tables["conflicts"].rows(
             [row["round"], *(layer[column] for column in CONFLICTS[1:])] for layer in certificate
+        )
+        self.directory.tables["cohorts"].rows(
+            [row["round"], *(client.get(column, "") for column in COHORTS[1:])] for client in cohort
         )
         self.directory.confirm()
         if time.monotonic() - self._last_status > _STATUS_SECONDS:

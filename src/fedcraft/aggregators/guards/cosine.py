@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedcraft.aggregators.cohort import Cohort
+from fedcraft.aggregators.guards.agreement import others_cosines
 from fedcraft.aggregators.guards.base import Guard, Judgement, Scale, check_scale, kernel, slack
 from fedcraft.aggregators.guards.copies import copy_counts
 from fedcraft.errors import require
@@ -60,17 +61,3 @@ class Cosine(Guard):
             reasons[worst] = f"cosine {float(agreement[worst]):+.2f} with the others"
             kept[worst] = False
         return tuple(reasons)
-
-
-def others_cosines(cosines: Tensor, votes: Tensor) -> Tensor:
-    """cos(u_i, sum_{j != i} v_j u_j) of every client, (m,); 0 where the others have no direction.
-
-    ``cosines`` are products of rows of any length, with the client's own on the diagonal.
-    """
-    own, along = cosines.diagonal(), cosines @ votes
-    others = along - votes * own
-    # The square of the sum over all, without the terms of client i.
-    square = votes @ along - 2 * votes * along + votes.square() * own
-    tiny = 1e-12 * float(own.max().clamp(min=torch.finfo(own.dtype).tiny))
-    usable = (square > tiny) & (own > tiny)
-    return torch.where(usable, others / (square * own).clamp(min=tiny**2).sqrt(), 0)

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from fedcraft.aggregators.client_memory import grown, known_clients
 from fedcraft.aggregators.cohort import Cohort
+from fedcraft.aggregators.guards.agreement import others_cosines
 from fedcraft.aggregators.guards.base import Guard, Judgement, Scale, check_scale, kernel
 from fedcraft.aggregators.guards.copies import copy_counts
-from fedcraft.aggregators.guards.cosine import others_cosines
 from fedcraft.errors import require
 
 
