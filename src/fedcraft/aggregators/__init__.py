@@ -34,8 +34,10 @@ RULES: dict[str, str] = {
     "afl": "fedcraft.aggregators.afl:AFL",
     "aligned_mtl": "fedcraft.aggregators.aligned_mtl:AlignedMTL",
     "average": "fedcraft.aggregators.average:Average",
+    "bulyan": "fedcraft.aggregators.bulyan:Bulyan",
     "cagrad": "fedcraft.aggregators.cagrad:CAGrad",
     "config": "fedcraft.aggregators.config_rule:ConFIG",
+    "coordinate_median": "fedcraft.aggregators.coordinate_median:CoordinateMedian",
     "craft": "fedcraft.aggregators.craft:Craft",
     "dualproj": "fedcraft.aggregators.dualproj:DualProj",
     "fairgrad": "fedcraft.aggregators.fairgrad:FairGrad",
@@ -52,6 +54,7 @@ RULES: dict[str, str] = {
     "pcd": "fedcraft.aggregators.pcd:PCD",
     "pcgrad": "fedcraft.aggregators.pcgrad:PCGrad",
     "qfedavg": "fedcraft.aggregators.qfedavg:QFedAvg",
+    "trimmed_mean": "fedcraft.aggregators.trimmed_mean:TrimmedMean",
     "upgrad": "fedcraft.aggregators.upgrad:UPGrad",
 }
 

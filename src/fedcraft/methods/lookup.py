@@ -40,7 +40,8 @@ def markdown_table() -> str:
     head = ("method", "clients", "aggregation", "server", "in the paper", "in one line", "source")
     lines = [_line(head), _line(["---"] * len(head))]
     for row in methods():
-        parts = (f"`{part}`" for part in (row.local, row.aggregator, row.server))
+        rule = row.aggregator if row.guard.name == "none" else f"{row.guard}, {row.aggregator}"
+        parts = (f"`{part}`" for part in (row.local, rule, row.server))
         shown = "yes" if row.in_paper else ""
         lines.append(_line([f"`{row.name}`", *parts, shown, row.summary, row.reference]))
     return "\n".join(lines) + "\n"
@@ -134,10 +135,10 @@ def _listed(name: str) -> Method | None:
 def _mixed(clients: Method, server: str) -> Method | None:
     """Put a server (a method, a rule, an optimiser) behind a method's clients."""
     other = _listed(server)
-    ahead = clients.look_ahead
+    ahead, guard = clients.look_ahead, clients.guard
     if other is not None:
         rule, optimizer, rate = other.aggregator, other.server, other.server_lr
-        ahead = other.look_ahead
+        ahead, guard = other.look_ahead, other.guard
         server, title = other.name, other.title
     elif server in RULES or ":" in server:
         rule, optimizer, rate = Part(server), clients.server, clients.server_lr
@@ -154,6 +155,7 @@ def _mixed(clients: Method, server: str) -> Method | None:
         title=f"{clients.title} + {title}",
         aggregator=rule,
         server=optimizer,
+        guard=guard,
         server_lr=rate,
         look_ahead=ahead,
     )

@@ -37,9 +37,9 @@ class Run:
     run that is still being written. Files are checked against the run's checksums; damage is a
     ``DataError`` that names the file.
 
-    ``clients()``, ``cohorts()``, ``conflicts()``, ``labels()`` and ``rounds()`` return pandas frames; the files
-    behind them (``run.directory / "clients.csv"``) are plain CSV, which any program can read.
-    Everything else needs no pandas.
+    ``clients()``, ``cohorts()``, ``conflicts()``, ``labels()`` and ``rounds()`` return pandas
+    frames; the files behind them (``run.directory / "clients.csv"``) are plain CSV, which any
+    program can read. Everything else needs no pandas.
 
     >>> run = fedcraft.Run("runs/craft-1f2e3d4c5b")      # doctest: +SKIP
     >>> run.final("worst10")                             # doctest: +SKIP

@@ -123,9 +123,10 @@ def square_distances(products: Tensor) -> Tensor:
     return found.fill_diagonal_(0)
 
 
-def slack(cohort: Cohort, values: Tensor) -> float:
-    """Return the difference below which two sums of products count as equal."""
-    return 64 * rounding(cohort.dtype) * float(values.abs().max()) if values.numel() else 0.0
+def slack(cohort: Cohort, products: Tensor) -> float:
+    """Return the difference below which two products of usual rows count as equal."""
+    # The median: a single huge row must not make all differences look like rounding.
+    return 4 * rounding(cohort.dtype) * float(products.diagonal().quantile(0.5))
 
 
 def _capped(cohort: Cohort, cap: float | None) -> Cohort:

@@ -31,7 +31,7 @@ class CentredClipping(Guard):
 
     def judge(self, cohort: Cohort) -> Judgement:
         products = cohort.gram
-        centre = weiszfeld(products, cohort.weights, iterations=100, nu=1e-6)
+        centre = weiszfeld(products, cohort.weights, iterations=100, nu=1e-3)
         tau = self.radius * float(distances_from(products, centre).quantile(0.5))
         for _ in range(self.iterations):
             centre = cohort.weights @ _clipped(products, centre, tau)

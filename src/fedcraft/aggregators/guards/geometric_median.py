@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from fedcraft.aggregators.cohort import Cohort
 from fedcraft.aggregators.guards.base import Guard, Judgement, Scale, check_scale, kernel
 from fedcraft.errors import require
-from fedcraft.linalg import shares
+from fedcraft.linalg import rounding, shares
 
 
 class GeometricMedian(Guard):
@@ -38,7 +39,9 @@ class GeometricMedian(Guard):
 
     def judge(self, cohort: Cohort) -> Judgement:
         products = kernel(cohort, self.scale)
-        found = weiszfeld(products, cohort.weights, self.iterations, self.nu)
+        # Below the square root of rounding, a distance from products has no digit left.
+        nu = max(self.nu, math.sqrt(rounding(cohort.dtype)))
+        found = weiszfeld(products, cohort.weights, self.iterations, nu)
         return Judgement.keeping_all(
             cohort, factors=torch.where(cohort.weights > 0, found / cohort.weights, 0)
         )

@@ -49,10 +49,11 @@ class MultiKrum(Guard):
 
     def judge(self, cohort: Cohort) -> Judgement:
         f = presumed(self.hostile, cohort.size)
-        scores = krum_scores(kernel(cohort, self.scale), f)
+        products = kernel(cohort, self.scale)
+        scores = krum_scores(products, f)
         keep = min(self.keep or max(cohort.size - f, 1), cohort.size)
         limit = float(scores.sort().values[keep - 1])
-        most = limit + slack(cohort, scores)
+        most = limit + cohort.size * slack(cohort, products)
         reasons = (
             f"distance score {score:.3g}, above {limit:.3g}" if score > most else ""
             for score in scores.tolist()
