@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,6 +78,18 @@ class Attackers:
     def places(self, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Mark the hostile ones among a round's clients."""
         return np.isin(clients, self.clients)
+
+    def left_out_shares(self, rounds: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
+        """Return which share of the honest and of the hostile updates a guard has left out."""
+        hostile = set(self.clients.tolist())
+        sent, left_out = {True: 0, False: 0}, {True: 0, False: 0}
+        for row in rounds:
+            absent = set(row.get("left_out", ()))
+            for client in row["clients"]:
+                sent[client in hostile] += 1
+                left_out[client in hostile] += client in absent
+        kinds = {"honest": False, "hostile": True}
+        return {name: left_out[k] / sent[k] if sent[k] else None for name, k in kinds.items()}
 
     def forge(self, clients: NDArray[np.int64], updates: Tensor, round_index: int) -> list[int]:
         """Put what hostile clients send into their rows of the round's updates; return the rows."""

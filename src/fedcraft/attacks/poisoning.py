@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,8 @@ from torch import Tensor
 from fedcraft.attacks.base import Attack
 from fedcraft.data import Tensors
 from fedcraft.errors import ConfigError, require
+
+_MOST_TESTED = 2000
 
 
 class LabelFlip(Attack):
@@ -70,6 +73,19 @@ class Backdoor(Attack):
         marked = images.clone()
         marked[..., : self.patch, : self.patch] = all_images.max()
         return marked
+
+    def success(
+        self, predict: Callable[[Tensor], Tensor], tensors: Tensors, rows: NDArray[np.int64]
+    ) -> float | None:
+        """Return the share of patched test images of other classes that pass for the target."""
+        index = torch.from_numpy(rows)
+        index = index[tensors.labels[index] != self.target][:_MOST_TESTED]
+        if not len(index):
+            return None
+        images = self.patched(tensors.inputs[index], tensors.inputs)
+        ready = replace(tensors, inputs=images, labels=tensors.labels[index])
+        inputs, _ = ready.gather(torch.arange(len(index)))
+        return float((predict(inputs).argmax(dim=1) == self.target).double().mean())
 
     def updates(self, own: Tensor, honest: Tensor, draw: torch.Generator) -> Tensor:
         return own if self.factor == 1 else self.factor * own

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from fedcraft.local import ClientState
 from fedcraft.local.fast_sgd.vectorized import group_size
 from fedcraft.local.store import ClientStates
 from fedcraft.metrics.scores import Scores
-from fedcraft.updates import ClientId
+from fedcraft.updates import ClientId, Layout
 
 Buffers = dict[str, Tensor]
 Floats = NDArray[np.float64]
@@ -156,6 +157,19 @@ class ClientManager:
         if self._one_pass:
             return self._evaluate_samples(wanted, round_index)
         return self._evaluate_clients(states, wanted, round_index, lr)
+
+    def predictor(self, theta: Tensor, buffers: Buffers | None) -> Callable[[Tensor], Tensor]:
+        """Return the function from inputs to the logits of a model."""
+        module = copy.deepcopy(self.job.module).eval()
+        tensors = {**Layout.from_module(module).unflatten(theta), **(buffers or {})}
+        module.load_state_dict(tensors)
+
+        def predict(inputs: Tensor) -> Tensor:
+            with torch.inference_mode():
+                logits: Tensor = module(inputs)
+            return logits
+
+        return predict
 
     def close(self) -> None:
         """End the executor."""

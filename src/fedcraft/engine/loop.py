@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedcraft.aggregators import Certificate
 from fedcraft.attacks import Attackers
+from fedcraft.attacks.poisoning import Backdoor
 from fedcraft.config.settings import Settings
 from fedcraft.engine.callbacks import Callback
 from fedcraft.engine.client_manager import ClientManager, CohortUpdates
@@ -207,8 +208,23 @@ class Loop:
             if self.settings.model_average != "none":
                 last = self._evaluate(self.server.theta, ("test", "validation"))
                 row["evaluation_last"] = summary(last)
+        row |= self._attack_row(row)
         self.writer.add_scores(self.round, scores)
         self.callback.on_evaluate(self.round, scores)
+
+    def _attack_row(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return what a simulated attack has come to: whom the guard caught, the backdoor."""
+        if self.attackers is None:
+            return {}
+        found: dict[str, Any] = {}
+        if self.server.aggregator.guard is not None:
+            found["left_out_shares"] = self.attackers.left_out_shares([*self.writer.rows, row])
+        if isinstance(self.attackers.attack, Backdoor):
+            predict = self.clients.predictor(self.server.output, self.server.buffers)
+            job = self.clients.job
+            rows = job.federation.test.indices
+            found["backdoor"] = self.attackers.attack.success(predict, job.tensors, rows)
+        return found
 
     def _close_row(self, row: dict[str, Any], certificate: Certificate | None) -> None:
         peak = self._gauge.peak(self.clients.executor.pids())

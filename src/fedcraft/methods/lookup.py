@@ -89,8 +89,8 @@ def mixture_name(name: str, config: Mapping[str, Any]) -> str:
     """Return the name of a run of a method, parts of which its tables may exchange.
 
     A rule's name alone would imply its method's server: where the run keeps another one, that is
-    named too (FedAvgM with CRAFT's rule is ``fedavgm+craft+momentum``). A guard and an attack
-    follow in brackets.
+    named too (FedAvgM with CRAFT's rule is ``fedavgm+craft+momentum``). A guard follows in
+    brackets.
     """
     row = _find(name)
     if row is None:
@@ -101,11 +101,8 @@ def mixture_name(name: str, config: Mapping[str, Any]) -> str:
     mixed = _mixed(row, rule) if rule else None
     if mixed is not None and optimizer is None and mixed.server.name != row.server.name:
         optimizer = row.server.name
-    attack = _exchanged("", config.get("attack"))
-    named = {"guard": guard, "attack": attack}
-    around = ", ".join(f"{what} {name}" for what, name in named.items() if name)
     mixture = "+".join(filter(None, (local, row.name, rule, optimizer)))
-    return f"{mixture} ({around})" if around else mixture
+    return f"{mixture} (guard {guard})" if guard else mixture
 
 
 def _exchanged(own: str, table: object) -> str | None:

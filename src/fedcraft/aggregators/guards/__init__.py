@@ -13,6 +13,7 @@ from fedcraft.registry import build
 __all__ = ["GUARDS", "Guard", "Judgement", "Screening", "guard"]
 
 GUARDS: dict[str, str] = {
+    "default": "fedcraft.aggregators.guards.cosine:Cosine",
     "none": "fedcraft.aggregators.guards.size_cap:NoGuard",
     "size_cap": "fedcraft.aggregators.guards.size_cap:SizeCap",
     "krum": "fedcraft.aggregators.guards.krum:Krum",

@@ -36,7 +36,11 @@ class Copies(Guard):
         return Judgement.keeping_all(cohort, factors=1 / counts)
 
 
+def same_direction(cosines: Tensor, similarity: float) -> Tensor:
+    """Mark, for every client, itself and those that nearly copy it, (m, m) float64."""
+    return (cosines >= similarity).to(cosines.dtype).fill_diagonal_(1)
+
+
 def copy_counts(cosines: Tensor, similarity: float) -> Tensor:
     """Return how many clients, with itself, each client nearly copies, (m,) float64."""
-    near = (cosines >= similarity).to(cosines.dtype).fill_diagonal_(1)
-    return near.sum(dim=1)
+    return same_direction(cosines, similarity).sum(dim=1)
