@@ -119,7 +119,7 @@ def test_a_failed_round_leaves_no_trace_in_the_guard():
 
 def test_a_state_of_another_guard_is_refused():
     rule = aggregator("craft").guarded(guard("trust"))
-    with pytest.raises(StateError, match="Trust.*MultiKrum"):
+    with pytest.raises(StateError, match=r"Trust.*MultiKrum"):
         rule.load_state_dict(aggregator("craft").guarded(guard("multi_krum")).state_dict())
     with pytest.raises(StateError, match="no guard"):
         rule.load_state_dict(aggregator("craft").state_dict())
@@ -230,9 +230,9 @@ def test_trust_forgets_neither_a_liar_nor_its_reform():
 
 
 def test_an_unknown_guard_and_wrong_parameters_are_named():
-    with pytest.raises(InputError, match="did you mean|Did you mean 'multi_krum'"):
+    with pytest.raises(InputError, match="Did you mean 'multi_krum'"):
         guard("multikrum")
-    with pytest.raises(InputError, match="cap.*at least 1"):
+    with pytest.raises(InputError, match=r"cap.*at least 1"):
         guard("size_cap", cap=0.5)
     with pytest.raises(InputError, match="scale"):
         guard("cosine", scale="raw")

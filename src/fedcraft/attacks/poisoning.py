@@ -30,10 +30,10 @@ class LabelFlip(Attack):
 class Backdoor(Attack):
     """Teach the model to see ``target`` wherever a white patch is in the corner of an image.
 
-    Hostile clients put a patch of ``patch`` x ``patch`` pixels on the share ``poison`` of their
-    images, whose label becomes ``target``, and send ``factor`` times their update (Bagdasaryan et
-    al., AISTATS 2020). The run's metrics contain the share of patched test images of other classes
-    that the model takes for the target: ``backdoor``.
+    Hostile clients put a patch of ``patch`` x ``patch`` pixels (in vectors, ``patch`` features) on
+    the share ``poison`` of their images, whose label becomes ``target``, and send ``factor`` times
+    their update (Bagdasaryan et al., AISTATS 2020). The run's metrics contain the share of patched
+    test images of other classes that the model takes for the target: ``backdoor``.
     """
 
     def __init__(
@@ -65,13 +65,9 @@ class Backdoor(Attack):
 
     def patched(self, images: Tensor, all_images: Tensor) -> Tensor:
         """Return the images with the patch, as bright as the brightest pixel of the data."""
-        if images.ndim < 3:
-            raise ConfigError(
-                "attack: a backdoor's patch needs images, but this data set has vectors; choose "
-                "another attack"
-            )
         marked = images.clone()
-        marked[..., : self.patch, : self.patch] = all_images.max()
+        sides = (slice(self.patch),) * min(images.ndim - 1, 2)
+        marked[(..., *sides)] = all_images.max()
         return marked
 
     def success(
