@@ -89,8 +89,8 @@ def mixture_name(name: str, config: Mapping[str, Any]) -> str:
     """Return the name of a run of a method, parts of which its tables may exchange.
 
     A rule's name alone would imply its method's server: where the run keeps another one, that is
-    named too (FedAvgM with CRAFT's rule is ``fedavgm+craft+momentum``). A guard follows in
-    brackets.
+    named too (FedAvgM with CRAFT's rule is ``fedavgm+craft+momentum``). A guard that can leave
+    clients out follows in brackets.
     """
     row = _find(name)
     if row is None:
@@ -102,7 +102,7 @@ def mixture_name(name: str, config: Mapping[str, Any]) -> str:
     if mixed is not None and optimizer is None and mixed.server.name != row.server.name:
         optimizer = row.server.name
     mixture = "+".join(filter(None, (local, row.name, rule, optimizer)))
-    return f"{mixture} (guard {guard})" if guard else mixture
+    return f"{mixture} (guard {guard})" if guard not in (None, "size_cap") else mixture
 
 
 def _exchanged(own: str, table: object) -> str | None:

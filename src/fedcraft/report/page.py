@@ -87,6 +87,7 @@ def _problem_view(number: int, problem: Problem) -> dict[str, Any]:
         "judge": problem.judge,
         "beside": problem.judge == "validation" and tried > 1,
         "charts": {name: section(problem) for name, section in _CHARTS.items()},
+        "suspects": sections.suspects(problem),
         "configuration": sections.configuration(problem),
         "environment": sections.environment(problem),
         "runs": sections.run_list(problem),

@@ -6,6 +6,7 @@ from fedcraft.report.sections.conflicts import conflicts
 from fedcraft.report.sections.convergence import convergence
 from fedcraft.report.sections.gains import gains
 from fedcraft.report.sections.grids import labels, learning_rates
+from fedcraft.report.sections.suspects import suspects
 from fedcraft.report.sections.timing import timing
 
 __all__ = [
@@ -20,5 +21,6 @@ __all__ = [
     "radar",
     "run_list",
     "spread",
+    "suspects",
     "timing",
 ]
