@@ -107,7 +107,7 @@ def test_left_out_clients_are_measured_but_have_no_part_in_the_step():
     step = measured(aggregator("craft").guarded(guard("default")), updates)
     found = {row["client"]: row for row in step.certificate.clients.rows()}
     assert list(found) == list(range(8))
-    assert "times as long" in found[2]["left_out"]
+    assert "times as long as usual" in found[2]["left_out"]
     assert found[2]["weight"] == 0
     assert np.isnan(found[2]["influence"])
     assert found[2]["norm"] == pytest.approx(np.linalg.norm(updates[2]))

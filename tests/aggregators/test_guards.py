@@ -229,6 +229,15 @@ def test_trust_forgets_neither_a_liar_nor_its_reform():
     assert not left_out[-1], "but it recovers"
 
 
+def test_a_majority_of_huge_updates_is_left_out_once_the_usual_length_is_known():
+    rule, rows = guard("default"), honest(6, 6)
+    assert not rule.screen(cohort(rows)).left_out
+    rows[:4] *= 100
+    assert list(rule.screen(cohort(rows)).left_out) == [0, 1, 2, 3]
+    grown = [rule.screen(cohort(honest(6, 6) * 1.5**number)).left_out for number in range(8)]
+    assert not any(grown), "honest updates may grow from round to round"
+
+
 def test_an_unknown_guard_and_wrong_parameters_are_named():
     with pytest.raises(InputError, match="Did you mean 'multi_krum'"):
         guard("multikrum")

@@ -13,6 +13,7 @@ from fedcraft.aggregators.guards.base import Guard, Judgement, Scale, check_scal
 from fedcraft.aggregators.guards.copies import same_direction
 from fedcraft.errors import require
 
+_GROWTH = 2.0
 _MAD = 1.4826  # times the median deviation of a normal distribution is its standard deviation
 
 
@@ -26,7 +27,9 @@ class Cosine(Guard):
     against the others *and* do so clearly more than is usual in this round: where clients differ
     much, many honest ones have a_i < 0. Its copies go with it. After each one the others are
     measured again, because a liar spoils the mean for the honest. Before all that, clients are left
-    out whose update is more than ``longest`` times as long as the median.
+    out whose update is more than ``longest`` times as long as usual: the median of the round, but
+    at most twice what was usual in the round before, which the guard remembers. Otherwise one round
+    with a majority of huge updates, which small cohorts do draw, would end the training.
 
     u are unit updates, ``scale`` says of what. All v_j are equal, except that clients whose cosine
     reaches ``similarity`` share one vote and one weight: copies cannot outvote the others. At most
@@ -59,7 +62,7 @@ class Cosine(Guard):
         cosines = kernel(cohort, self.scale)
         copies = same_direction(cosines, self.similarity)
         votes = 1 / copies.sum(dim=1)
-        reasons = length_reasons(cohort, self.longest)
+        reasons = self._length_reasons(cohort)
         kept = torch.tensor([not why for why in reasons])
         for _ in range(cohort.size):
             agreement = others_cosines(cosines, votes * kept)
@@ -79,6 +82,23 @@ class Cosine(Guard):
         deviation = _MAD * _weighted_median((agreement - centre).abs(), votes)
         return min(self.least, centre - self.spread * deviation)
 
+    def _length_reasons(self, cohort: Cohort) -> list[str]:
+        """Return why clients with far too long updates are left out, "" for all others."""
+        norms = cohort.square_norms.sum(0).sqrt()
+        moving = norms[norms > 0].sort().values
+        if not len(moving):
+            return [""] * cohort.size
+        usual = float(moving[(len(moving) - 1) // 2])
+        if "usual_length" in self.memory:
+            usual = min(usual, _GROWTH * self.memory["usual_length"])
+        self.memory = {"usual_length": usual}
+        return [
+            f"update {norm / usual:.3g} times as long as usual"
+            if norm > self.longest * usual
+            else ""
+            for norm in norms.tolist()
+        ]
+
 
 def _weighted_median(values: Tensor, weights: Tensor) -> float:
     """Return the middle of the values, the mean of two where the weights divide evenly."""
@@ -87,14 +107,3 @@ def _weighted_median(values: Tensor, weights: Tensor) -> float:
     low = int(torch.searchsorted(passed, 0.5 - 1e-9))
     high = min(int(torch.searchsorted(passed, 0.5 + 1e-9)), len(values) - 1)
     return float(ordered.values[low] + ordered.values[high]) / 2
-
-
-def length_reasons(cohort: Cohort, longest: float) -> list[str]:
-    """Return why clients with far too long updates are left out, "" for all others."""
-    norms = cohort.square_norms.sum(0).sqrt()
-    moving = norms[norms > 0]
-    usual = float(moving.quantile(0.5)) if len(moving) else 1.0
-    return [
-        f"update {norm / usual:.3g} times as long as the median" if norm > longest * usual else ""
-        for norm in norms.tolist()
-    ]
