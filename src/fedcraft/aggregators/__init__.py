@@ -10,19 +10,23 @@ from typing import Any
 from fedcraft.aggregators.base import Aggregator, Outcome, State, Step
 from fedcraft.aggregators.certificate import Certificate
 from fedcraft.aggregators.cohort import Cohort
+from fedcraft.aggregators.guards import GUARDS, Guard, guard
 from fedcraft.aggregators.wrapper import Wrapper
 from fedcraft.registry import build
 
 __all__ = [
+    "GUARDS",
     "RULES",
     "Aggregator",
     "Certificate",
     "Cohort",
+    "Guard",
     "Outcome",
     "State",
     "Step",
     "Wrapper",
     "aggregator",
+    "guard",
 ]
 
 RULES: dict[str, str] = {
@@ -30,8 +34,10 @@ RULES: dict[str, str] = {
     "afl": "fedcraft.aggregators.afl:AFL",
     "aligned_mtl": "fedcraft.aggregators.aligned_mtl:AlignedMTL",
     "average": "fedcraft.aggregators.average:Average",
+    "bulyan": "fedcraft.aggregators.bulyan:Bulyan",
     "cagrad": "fedcraft.aggregators.cagrad:CAGrad",
     "config": "fedcraft.aggregators.config_rule:ConFIG",
+    "coordinate_median": "fedcraft.aggregators.coordinate_median:CoordinateMedian",
     "craft": "fedcraft.aggregators.craft:Craft",
     "dualproj": "fedcraft.aggregators.dualproj:DualProj",
     "fairgrad": "fedcraft.aggregators.fairgrad:FairGrad",
@@ -48,6 +54,7 @@ RULES: dict[str, str] = {
     "pcd": "fedcraft.aggregators.pcd:PCD",
     "pcgrad": "fedcraft.aggregators.pcgrad:PCGrad",
     "qfedavg": "fedcraft.aggregators.qfedavg:QFedAvg",
+    "trimmed_mean": "fedcraft.aggregators.trimmed_mean:TrimmedMean",
     "upgrad": "fedcraft.aggregators.upgrad:UPGrad",
 }
 

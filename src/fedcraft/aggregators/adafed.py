@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from fedcraft.aggregators.cohort import Cohort
-from fedcraft.aggregators.weighting import Weighted, unit
+from fedcraft.aggregators.weighting import Weighted
 from fedcraft.errors import require
-from fedcraft.linalg import rounding
+from fedcraft.linalg import rounding, unit_grams
 from fedcraft.linalg.pseudo_inverse import eigen_solve
 
 _NOTHING = 1e-12  # of what unit updates can give: they contradict each other
@@ -44,7 +44,7 @@ class AdaFed(Weighted):
     def weights(self, grams: Tensor, cohort: Cohort) -> Tensor:
         rates = cast(Tensor, cohort.losses).abs() ** self.gamma
         cutoff = rounding(cohort.dtype)
-        kernels, inverses = unit(grams)
+        kernels, inverses = unit_grams(grams)
         pairs = zip(kernels, inverses, strict=True)
         return torch.stack([_descent(kernel, rates * inv, cutoff) * inv for kernel, inv in pairs])
 

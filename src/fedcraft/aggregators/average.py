@@ -24,4 +24,5 @@ class Average(Aggregator):
 
     def direction(self, cohort: Cohort) -> Outcome:
         uniform = torch.full_like(cohort.weights, 1 / cohort.size)
-        return Outcome(cohort.combine(cohort.weights if self.weighting == "data" else uniform))
+        weights = cohort.weights if self.weighting == "data" else uniform
+        return Outcome(cohort.combine(weights), averages=weights)

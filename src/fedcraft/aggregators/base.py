@@ -5,12 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
+import torch
 from torch import Tensor
 
 from fedcraft.aggregators.certificate import Certificate, certify
+from fedcraft.aggregators.client_measurements import RoundProducts
 from fedcraft.aggregators.cohort import Cohort, Vector
+from fedcraft.aggregators.guards.base import Guard, Screening
 from fedcraft.aggregators.inputs import ArrayLike, Numbers, RoundInput, read_cohort
 from fedcraft.aggregators.lengths import Length, length_factors
 from fedcraft.errors import InputError, StateError, require
@@ -34,6 +37,7 @@ class Outcome:
     reference_dots: Tensor | None = None  # (Q, m): <x_i^q, r^q>
     projection: Projection | None = None  # how the rule met its targets, if it has any
     look_ahead: float = 0.0  # how many steps ahead clients should start, if the rule advises it
+    averages: Tensor | None = None  # (m,): the weights, if the direction is their average
 
     def scaled(self, cohort: Cohort, factors: Tensor) -> Outcome:
         """Return f[q] g^q with its products."""
@@ -62,11 +66,13 @@ class Step:
     """g_t with theta_{t+1} = theta_t - eta_g g_t, and what it does to every client.
 
     ``look_ahead`` is the number of such steps ahead of theta_{t+1} at which clients should start.
+    ``shares`` are the weights of the clients that a guard left in the round, None without a guard.
     """
 
     direction: Any
     certificate: Certificate | None
     look_ahead: float = 0.0
+    shares: Mapping[ClientId, float] | None = None
 
 
 class Aggregator(ABC):
@@ -95,12 +101,18 @@ class Aggregator(ABC):
         self.nonfinite = nonfinite
         self.certify = certify
         self.memory: State = {}
+        self.guard: Guard | None = None
         self.context: RoundContext | None = None
         """The model, the round and the rates, while a round loop calls the rule."""
 
     @abstractmethod
     def direction(self, cohort: Cohort) -> Outcome:
         """Apply the rule to a checked cohort."""
+
+    def guarded(self, guard: Guard) -> Self:
+        """Let a guard decide, before every round, which clients this rule sees; return the rule."""
+        self.guard = guard
+        return self
 
     def aggregate(
         self,
@@ -132,30 +144,46 @@ class Aggregator(ABC):
     def aggregate_cohort(self, cohort: Cohort) -> Step:
         """Aggregate a cohort that has passed its checks; leaves the state as it was on failure."""
         self._check(cohort)
-        remembered = self.memory
+        remembered = self.state_dict()
         try:
-            outcome = self.direction(cohort).resized(cohort, self.length)
-            certificate = self._certificate(cohort, outcome) if self.certify else None
+            seen = Screening(cohort) if self.guard is None else self.guard.screen(cohort)
+            step = self.step(seen.cohort)
         except BaseException:
-            self.memory = remembered
+            self.load_state_dict(remembered)
             raise
         self.memory = {**self.memory, "dimension": cohort.dimension}
+        return _guarded(step, cohort, seen)
+
+    def step(self, cohort: Cohort) -> Step:
+        """Return the rule's step for the clients that it sees."""
+        found = self.direction(cohort)
+        outcome = found.resized(cohort, self.length)
+        if not self.certify:
+            return Step(outcome.direction, None, outcome.look_ahead)
+        certificate = self._certificate(cohort, outcome)
+        if cohort.knows_grams or (self.context is not None and self.context.measures_clients):
+            certificate = replace(certificate, products=_products(cohort, found))
         return Step(outcome.direction, certificate, outcome.look_ahead)
 
     def state_dict(self) -> State:
         """Return what the rule remembers: tensors and plain values, safe to save."""
-        return {**self.memory, "rule": type(self).__name__}
+        state = {**self.memory, "rule": type(self).__name__}
+        return state if self.guard is None else {**state, "guard": self.guard.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state; the next step is the one the saved rule would have made."""
         found = state.get("rule")
         if found != type(self).__name__:
             raise StateError(f"state: expected one of {type(self).__name__}, found one of {found}")
-        self.memory = {key: value for key, value in state.items() if key != "rule"}
+        if self.guard is not None:
+            self.guard.load_state_dict(state.get("guard", {}))
+        self.memory = {key: value for key, value in state.items() if key not in ("rule", "guard")}
 
     def reset(self) -> None:
         """Forget every earlier round."""
         self.memory = {}
+        if self.guard is not None:
+            self.guard.memory = {}
 
     def _certificate(self, cohort: Cohort, outcome: Outcome) -> Certificate:
         direction, dots, squares = outcome.direction, outcome.dots, outcome.squares
@@ -177,3 +205,39 @@ class Aggregator(ABC):
                 f"updates: earlier rounds had {expected} coordinates, this one has "
                 f"{cohort.dimension}; call reset() to start with another model"
             )
+
+
+def _products(cohort: Cohort, outcome: Outcome) -> RoundProducts:
+    """Collect the products from which the clients of a round are measured."""
+    direction, dots, squares = outcome.direction, outcome.dots, outcome.squares
+    return RoundProducts(
+        cohort.client_ids,
+        cohort.gram,
+        torch.arange(cohort.size),
+        cohort.weights,
+        cohort.grams,
+        cohort.dots(direction) if dots is None else dots,
+        cohort.lengths(direction).square() if squares is None else squares,
+        outcome.reference_dots,
+        outcome.averages,
+        outcome.projection is not None and len(outcome.projection.rank) == len(cohort.layout),
+        cohort.dtype,
+    )
+
+
+def _guarded(step: Step, cohort: Cohort, seen: Screening) -> Step:
+    """Return the step with what a guard did: who was left out, and what the others weigh."""
+    if seen.cohort is cohort:
+        return step
+    kept = dict(zip(seen.cohort.client_ids, seen.cohort.weights.tolist(), strict=True))
+    step = replace(step, shares=kept)
+    certificate = step.certificate
+    if certificate is None or not seen.left_out:
+        return step
+    products = certificate.products
+    if products is not None:
+        rows = [row for row, client in enumerate(cohort.client_ids) if client in kept]
+        everybody = {"client_ids": cohort.client_ids, "gram": cohort.gram}
+        products = replace(products, **everybody, kept=torch.tensor(rows))
+    certificate = replace(certificate, left_out=seen.left_out, products=products)
+    return replace(step, certificate=certificate)

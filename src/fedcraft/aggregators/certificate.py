@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedcraft.aggregators.client_measurements import ClientMeasurements, RoundProducts
 from fedcraft.aggregators.cohort import Cohort
 from fedcraft.linalg import Projection, rounding
 from fedcraft.updates import ClientId
@@ -82,7 +84,7 @@ class LayerMeasurements:
 
     def __getitem__(self, layer: int | str) -> Measurement:
         index = self.names.index(layer) if isinstance(layer, str) else layer
-        stacked = (getattr(self, field.name)[index] for field in fields(self)[1:])
+        stacked = (getattr(self, known.name)[index] for known in fields(self)[1:])
         return Measurement(self.names[index], *(x if x.ndim else x.item() for x in stacked))
 
 
@@ -98,6 +100,9 @@ class Certificate:
     ``residual``, ``rank`` and ``correction_norm`` show how a projecting rule met its targets. A
     rule that projects the whole vector has no targets by layer: its layers have rank 0 and NaN for
     the rest. All are zero for rules that have no targets.
+
+    ``left_out`` names the clients that a guard kept from the rule, each with the reason; all else
+    is about the clients that the rule saw.
     """
 
     client_ids: tuple[ClientId, ...]
@@ -105,6 +110,8 @@ class Certificate:
     whole: Measurement
     dropped: tuple[ClientId, ...] = ()
     rounding: float = 0.0
+    left_out: Mapping[ClientId, str] = field(default_factory=dict)
+    products: RoundProducts | None = field(default=None, repr=False)
 
     @property
     def conflict_free(self) -> bool:
@@ -116,6 +123,16 @@ class Certificate:
         """<u_i^q, g^q> for every layer and client, (Q, m)."""
         return self.layers.alignment
 
+    @cached_property
+    def clients(self) -> ClientMeasurements | None:
+        """What each client sent and how far it steered the step; None without Gram matrices."""
+        if self.products is None:
+            return None
+        lengths = self.layers.update_norm
+        return self.products.measure(
+            self.whole.cosine, self.whole.alignment, lengths, self.left_out
+        )
+
     def conflicting_clients(self) -> tuple[ClientId, ...]:
         """Name the clients whose update points against the whole step."""
         against = (self.whole.cosine < -self.rounding) & self.whole.active
@@ -126,6 +143,12 @@ class Certificate:
         whole = self.whole
         counts = (whole.conflicts_average, whole.conflicts_reference, whole.conflicts_after)
         return dict(zip(("average", "reference", "after"), counts, strict=True))
+
+    def client_rows(self, *, everybody: bool) -> list[dict[str, Any]]:
+        """Return one plain dictionary per client of the round, or only for those left out."""
+        if everybody and self.clients is not None:
+            return self.clients.rows()
+        return [{"client": client, "left_out": why} for client, why in self.left_out.items()]
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one plain dictionary per layer and one, ``all``, for the whole model.
@@ -163,6 +186,8 @@ class Certificate:
         against = ", ".join(map(str, self.conflicting_clients()))
         verdict = f"against {against}" if against else "no conflicts"
         dropped = f", {len(self.dropped)} dropped" if self.dropped else ""
+        if self.left_out:
+            dropped += f", {len(self.left_out)} left out ({', '.join(map(str, self.left_out))})"
         length = f"||g|| = {self.whole.update_norm:.4g}"
         if self.whole.bounded:
             length += f", bounded in {', '.join(q.name for q in self.layers if q.bounded)}"

@@ -113,6 +113,11 @@ class Cohort(ABC):
         """||x_i^q||^2, (Q, m) float64."""
         return torch.diagonal(self.grams, dim1=1, dim2=2).clamp(min=0)
 
+    @property
+    def knows_grams(self) -> bool:
+        """Tell whether the Gram matrices were computed already, and are free."""
+        return "grams" in self.__dict__
+
     def average_dots(self) -> Tensor:
         """<x_i^q, a^q> with a the weighted average, (Q, m) float64."""
         return self.grams @ self.weights
@@ -181,12 +186,12 @@ class MemoryCohort(Cohort):
 
     @cached_property
     def square_norms(self) -> Tensor:
-        if "grams" in self.__dict__:  # then they are free
+        if self.knows_grams:
             return torch.diagonal(self.grams, dim1=1, dim2=2).clamp(min=0)
         return block_square_norms(self.updates, self.layout.slices)
 
     def average_dots(self) -> Tensor:
-        if "grams" in self.__dict__:
+        if self.knows_grams:
             return self.grams @ self.weights
         return self.dots(self.combine(self.weights))
 

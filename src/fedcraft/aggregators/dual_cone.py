@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fedcraft.aggregators.weighting import unit
+from fedcraft.linalg import unit_grams
 from fedcraft.linalg.at_least import at_least_dual
 
 
@@ -15,7 +15,7 @@ def nearest_without_conflict(gram: Tensor, start: Tensor) -> Tensor:
     ``linalg.at_least`` with the demand U g >= 0. Zero vectors are always allowed, so that the
     demand can be met; the problem is solved at the scale of its largest violation.
     """
-    kernel, inverse = unit(gram)
+    kernel, inverse = unit_grams(gram)
     violation = -inverse * (gram @ start)
     scale = violation.abs().max()
     if not bool((violation > 0).any()):

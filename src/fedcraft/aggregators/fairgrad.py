@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from fedcraft.aggregators.cohort import Cohort
-from fedcraft.aggregators.weighting import Weighted, unit
+from fedcraft.aggregators.weighting import Weighted
 from fedcraft.errors import require
+from fedcraft.linalg import unit_grams
 
 _RIDGE = 1e-8  # on unit updates: opposite clients have no alpha-fair step
 _TOLERANCE = 1e-13
@@ -54,7 +55,7 @@ class FairGrad(Weighted):
 
     def _solve(self, gram: Tensor, shares: Tensor) -> Tensor:
         """With v_i = ||g_i|| w_i and unit updates: K v = (v / q)^(-1/alpha)."""
-        kernel, inverse = unit(gram)
+        kernel, inverse = unit_grams(gram)
         weights = torch.zeros_like(shares)
         rows = torch.nonzero((inverse > 0) & (shares > 0)).flatten()
         if len(rows) == 0:

@@ -56,7 +56,7 @@ class FedFV(Aggregator):
         self.alpha = alpha
         self.tau = int(tau)
         self.external = external
-        self.guard = guard
+        self._offset = guard
 
     def direction(self, cohort: Cohort) -> Outcome:
         number = self.memory.get("round", 0) + 1
@@ -117,7 +117,7 @@ class FedFV(Aggregator):
 
     def _divisor(self, cohort: Cohort, square: Tensor) -> float:
         """Return ||v||^2 + guard; Inf where that is zero, so that nothing is subtracted from v."""
-        guarded = float(square) + self.guard
+        guarded = float(square) + self._offset
         return guarded if guarded >= torch.finfo(cohort.dtype).tiny else math.inf
 
     def _rescaled(self, step: Combination) -> Outcome:
@@ -125,7 +125,7 @@ class FedFV(Aggregator):
         if length <= _rounding(step):
             return Outcome(step.vector(0.0))
         wanted = uniform_mean(step.cohort).length()
-        return Outcome(step.vector(wanted / (length + self.guard)))
+        return Outcome(step.vector(wanted / (length + self._offset)))
 
     def _remember(self, cohort: Cohort, earlier: Uploads, number: int) -> None:
         self.memory = {"round": number}

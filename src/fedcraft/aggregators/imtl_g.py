@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from fedcraft.aggregators.cohort import Cohort
-from fedcraft.aggregators.weighting import Weighted, unit
-from fedcraft.linalg import rounding
+from fedcraft.aggregators.weighting import Weighted
+from fedcraft.linalg import rounding, unit_grams
 from fedcraft.linalg.pseudo_inverse import eigen_solve
 
 _NOTHING = 1e-12
@@ -29,7 +29,7 @@ class IMTLG(Weighted):
 
     def weights(self, grams: Tensor, cohort: Cohort) -> Tensor:
         cutoff = rounding(cohort.dtype)
-        kernels, inverses = unit(grams)
+        kernels, inverses = unit_grams(grams)
         pairs = zip(kernels, inverses, strict=True)
         return torch.stack([_equal(kernel, inverse, cutoff) for kernel, inverse in pairs])
 

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from fedcraft.aggregators.client_memory import grown, known_clients
 from fedcraft.aggregators.cohort import Cohort
-from fedcraft.aggregators.weighting import Weighted, unit
+from fedcraft.aggregators.weighting import Weighted
 from fedcraft.errors import require
+from fedcraft.linalg import unit_grams
 from fedcraft.linalg.at_least import at_least_dual
 
 _MET = 1e-6
@@ -64,7 +65,7 @@ class PCD(Weighted):
         return torch.where(corrected > 0, 1 / torch.where(corrected > 0, corrected, 1).sqrt(), 0)
 
     def _bent(self, gram: Tensor, average: Tensor, scales: Tensor, shares: Tensor) -> Tensor:
-        kernel, inverse = unit(gram)
+        kernel, inverse = unit_grams(gram)
         norms = gram.diagonal().clamp(min=0).sqrt()
         primary = scales[0] * shares
         gap = self.tau * scales[1:] * norms - inverse * (gram @ primary)

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedcraft.aggregators.base import Aggregator, Outcome
 from fedcraft.aggregators.cohort import Cohort
 from fedcraft.aggregators.combination import Combination
+from fedcraft.linalg import unit_grams
 
 _DOUBTFUL = 1e-2  # of a unit Gram matrix's smallest eigenvalue: float32 products lose digits below
 
@@ -53,15 +54,8 @@ class Weighted(Aggregator):
         return grams
 
 
-def unit(grams: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the Gram matrices of unit updates, and 1 / ||g_i||; both are zero for zero updates."""
-    norms = grams.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
-    inverse = torch.where(norms > 0, 1 / torch.where(norms > 0, norms, 1), 0)
-    return grams * inverse.unsqueeze(-1) * inverse.unsqueeze(-2), inverse
-
-
 def _smallest(grams: Tensor) -> Tensor:
     """The smallest eigenvalue of each unit Gram matrix, without its zero rows, (Q,)."""
-    kernels, inverse = unit(grams)
+    kernels, inverse = unit_grams(grams)
     smallest: Tensor = torch.linalg.eigvalsh(kernels + torch.diag_embed((inverse == 0).to(kernels)))
     return smallest[:, 0]

@@ -34,17 +34,11 @@ class Wrapper(Aggregator):
         return step
 
     def direction(self, cohort: Cohort) -> Any:
-        raise NotImplementedError("a wrapper aggregates through aggregate_cohort")
+        raise NotImplementedError("a wrapper aggregates through step")
 
-    def aggregate_cohort(self, cohort: Cohort) -> Step:
+    def step(self, cohort: Cohort) -> Step:
         self.inner.context = self.context
-        remembered, inner = self.memory, self.inner.state_dict()
-        try:
-            return self.after(cohort, self.inner.aggregate_cohort(self.before(cohort)))
-        except BaseException:
-            self.memory = remembered
-            self.inner.load_state_dict(inner)
-            raise
+        return self.after(cohort, self.inner.aggregate_cohort(self.before(cohort)))
 
     def state_dict(self) -> State:
         return {**super().state_dict(), "inner": self.inner.state_dict()}

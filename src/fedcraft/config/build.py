@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from fedcraft.attacks import Attack, attack
 from fedcraft.config.objects import require_object
 from fedcraft.config.paths import located
 from fedcraft.config.schema import Config
@@ -50,6 +51,11 @@ def build_method(config: Config) -> Method:
         client_lr=config.client_lr,
         server_lr=config.server_lr,
     )
+
+
+def build_attack(config: Config) -> Attack | None:
+    """Return what the hostile clients do, None if there are none."""
+    return attack(**config.attack) if config.attack else None
 
 
 def build_model(config: Config, dataset: Dataset) -> nn.Module:

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedcraft.aggregators.guards.size_cap import NoGuard
+from fedcraft.attacks import attack
 from fedcraft.config.objects import is_custom
 from fedcraft.config.paths import located
 from fedcraft.data import sources
@@ -44,6 +46,19 @@ def check_method(name: str, tables: Mapping[str, Mapping[str, Any]]) -> None:
         _check_part(row, table, tables[table])
 
 
+def check_attack(given: Mapping[str, Any]) -> None:
+    """Raise ValueError if there is no such attack, or it does not take these parameters."""
+    if not given:
+        return
+    if "name" not in given:
+        raise ValueError("attack: expected attack.name beside its parameters, found none.")
+    try:
+        attack(**given)
+    except FedcraftError as error:
+        text = str(error)
+        raise ValueError(text if text.startswith("attack") else f"attack: {text}") from None
+
+
 def check_dataset(name: str, root: str | None) -> None:
     """Raise ValueError unless ``name`` is a known data set, or a table in ``root`` or from here."""
     if name in sources() or is_custom(name):
@@ -70,7 +85,8 @@ def _check_part(row: Method, table: str, given: Mapping[str, Any]) -> None:
     name = given.get("name", getattr(row, table).name)
     try:
         built = replace(row, **{table: Part(name)}).build()  # type: ignore[arg-type]
-        taken = parameters_of(type(built[PARTS.index(table)])) - {"lr", "loss"}
+        part = built[1].guard if table == "guard" else built[PARTS.index(table)]
+        taken = parameters_of(type(part or NoGuard())) - {"lr", "loss"}
         require_known(f"{table}: {name}", set(given) - {"name"}, taken)
         changes: dict[str, Any] = {table: given}
         row.overridden(**changes)

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset as TorchDataset
 
-from fedcraft.aggregators import RULES, Aggregator
+from fedcraft.aggregators import GUARDS, RULES, Aggregator, Guard
 from fedcraft.data import Dataset, from_arrays, from_table, from_torch
 from fedcraft.errors import ConfigError, FedcraftError
 from fedcraft.local import OBJECTIVES, LocalObjective
@@ -32,7 +32,8 @@ from fedcraft.updates import require_materialized
 
 _CUSTOM = "custom ("
 _FRAME = "frame"
-_NAMES = {path: name for table in (RULES, OBJECTIVES, OPTIMIZERS) for name, path in table.items()}
+_PARTS = (RULES, GUARDS, OBJECTIVES, OPTIMIZERS)
+_NAMES = {path: name for table in _PARTS for name, path in table.items()}
 
 
 class Objects(dict[str, Any]):
@@ -167,6 +168,8 @@ def _describe_method(keys: dict[str, Any], objects: Objects) -> None:
         )
     for table in PARTS:
         _describe_part(keys, table, objects)
+    if isinstance(keys.get("attack"), str):
+        keys["attack"] = {"name": keys["attack"]}
     if keys.get("method") is not found:
         objects["method"] = found
 
@@ -192,7 +195,8 @@ def _describe_part(keys: dict[str, Any], table: str, objects: Objects) -> None:
         )
     if isinstance(found, str):
         keys[table] = {"name": found}
-    if not inspect.isclass(found) and not isinstance(found, Part | LocalObjective | Aggregator):
+    objects_of_parts = Part | LocalObjective | Aggregator | Guard
+    if not inspect.isclass(found) and not isinstance(found, objects_of_parts):
         return
     part = found if isinstance(found, Part) else Part(found)
     own = getattr(method(_known(keys.get("method", "craft"))), table)

@@ -39,6 +39,7 @@ class ObjectKeys(TypedDict, total=False):
     local: Override
     aggregator: Override
     server: Override
+    guard: Override
 
 
 class TrainingKeys(TypedDict, total=False):
@@ -96,5 +97,6 @@ class Overrides(ObjectKeys, TrainingKeys, total=False):
     target_accuracy: float | None
     patience: int | None
     max_minutes: float | None
+    attack: str | Mapping[str, Any]
     model_options: Mapping[str, Any]
     data_options: Mapping[str, Any]

@@ -13,7 +13,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from fedcraft.config.checks import METHOD_KEYS, check_dataset, check_method, check_model, rates_of
+from fedcraft.config.checks import (
+    METHOD_KEYS,
+    check_attack,
+    check_dataset,
+    check_method,
+    check_model,
+    rates_of,
+)
 from fedcraft.config.objects import Objects, check_storable, describe, is_custom, plain
 from fedcraft.config.paths import count_owners
 from fedcraft.config.settings import COHORT, Count, Seed, Settings, at_most
@@ -24,7 +31,7 @@ from fedcraft.methods import methods, mixture_name
 Tracking = Literal["none", "tensorboard", "mlflow"]
 PartitionName = Literal["dirichlet", "iid", "shards", "quantity", "natural"]
 
-TABLES = ("local", "aggregator", "server", "model_options", "data_options")
+TABLES = ("local", "aggregator", "server", "guard", "attack", "model_options", "data_options")
 # Keys that change how a run is done, but not its result.
 MACHINE_KEYS = frozenset(
     {"workers", "start_method", "ray_address", "evaluate_batch", "data_root", "offline", "tracking"}
@@ -93,6 +100,10 @@ class Config(Settings):
     """Overrides of the method's aggregation rule, e.g. constraint of CRAFT."""
     server: dict[str, Any] = Field(default_factory=dict)
     """Overrides of the method's server optimiser, e.g. beta of FedAvgM."""
+    guard: dict[str, Any] = Field(default_factory=dict)
+    """What stands before the rule against hostile clients: name (`default` is good), parameters."""
+    attack: dict[str, Any] = Field(default_factory=dict)
+    """What hostile clients do, simulated: name, share of the clients, parameters."""
     model_options: dict[str, Any] = Field(default_factory=dict)
     """Arguments of the model, e.g. `hidden = [200, 200]` of mlp."""
     data_options: dict[str, Any] = Field(default_factory=dict)
@@ -112,6 +123,7 @@ class Config(Settings):
             check_method(self.method, {table: getattr(self, table) for table in TABLES})
             check_dataset(self.dataset, self.data_root)
             check_model(self.model)
+            check_attack(self.attack)
             _check_label(self)
         at_most(self, "clients_per_round", "clients")
         super().check(names=names)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fedcraft.attacks import Attackers
 from fedcraft.data import Ragged
 from fedcraft.engine.executors.executor import Executor
 from fedcraft.engine.executors.job import REPORT, SPLITS, Command, Job, Workspace
@@ -19,6 +21,7 @@ from fedcraft.local import ClientState
 from fedcraft.local.fast_sgd.vectorized import group_size
 from fedcraft.local.store import ClientStates
 from fedcraft.metrics.scores import Scores
+from fedcraft.updates import ClientId, Layout
 
 Buffers = dict[str, Tensor]
 Floats = NDArray[np.float64]
@@ -53,6 +56,24 @@ class CohortUpdates:
         finite &= [_all_finite(state or {}) for state in self.states]
         finite &= [keeps_finite(averaged, buffers or {}) for buffers in self.buffers]
         return np.asarray(finite)
+
+    def attacked(self, attackers: Attackers, round_index: int) -> None:
+        """Replace what hostile clients would have sent: updates, sizes and losses."""
+        rows = attackers.forge(self.clients, self.updates, round_index)
+        claims = {"samples": attackers.attack.samples, "loss": attackers.attack.loss}
+        for name, claim in claims.items():
+            if claim is not None:
+                self.report[rows, REPORT.index(name)] = claim
+        for row in rows:
+            self.report[row, REPORT.index("total")] = float(self.updates[row].sum())
+
+    def weighing(self, shares: Mapping[ClientId, float]) -> CohortUpdates:
+        """Return the clients that a guard has left in the round, with their weights as samples."""
+        clients = self.clients.tolist()
+        kept = self.select(np.array([client in shares for client in clients]))
+        report = kept.report.copy()
+        report[:, REPORT.index("samples")] = [shares[client] for client in kept.clients.tolist()]
+        return replace(kept, report=report)
 
     def select(self, mask: NDArray[np.bool_]) -> CohortUpdates:
         """Return the clients under the mask."""
@@ -136,6 +157,19 @@ class ClientManager:
         if self._one_pass:
             return self._evaluate_samples(wanted, round_index)
         return self._evaluate_clients(states, wanted, round_index, lr)
+
+    def predictor(self, theta: Tensor, buffers: Buffers | None) -> Callable[[Tensor], Tensor]:
+        """Return the function from inputs to the logits of a model."""
+        module = copy.deepcopy(self.job.module).eval()
+        tensors = {**Layout.from_module(module).unflatten(theta), **(buffers or {})}
+        module.load_state_dict(tensors)
+
+        def predict(inputs: Tensor) -> Tensor:
+            with torch.inference_mode():
+                logits: Tensor = module(inputs)
+            return logits
+
+        return predict
 
     def close(self) -> None:
         """End the executor."""

@@ -9,6 +9,8 @@ import numpy as np
 from torch import Tensor
 
 from fedcraft.aggregators import Certificate
+from fedcraft.attacks import Attackers
+from fedcraft.attacks.poisoning import Backdoor
 from fedcraft.config.settings import Settings
 from fedcraft.engine.callbacks import Callback
 from fedcraft.engine.client_manager import ClientManager, CohortUpdates
@@ -52,6 +54,7 @@ class Loop:
         self.reason = ""
         self.diverged = False
         self.extra: dict[str, Any] = {}  # further entries of a checkpoint
+        self.attackers: Attackers | None = None
         self._stop_requested, self._sampler = stop_requested, sampler
         self._meter, self._gauge = PhaseTimer(), PeakMemory()
 
@@ -147,6 +150,8 @@ class Loop:
                 report_loss=self.server.wants_losses,
             )
         self._meter.idle(self.clients.executor.size, float(trained.column("busy").sum()))
+        if self.attackers is not None:
+            trained.attacked(self.attackers, self.round)
         finite = trained.finite(self.server.averaged)
         bad: list[int] = trained.clients[~finite].tolist()
         if bad and self.settings.nonfinite != "drop":
@@ -203,8 +208,23 @@ class Loop:
             if self.settings.model_average != "none":
                 last = self._evaluate(self.server.theta, ("test", "validation"))
                 row["evaluation_last"] = summary(last)
+        row |= self._attack_row(row)
         self.writer.add_scores(self.round, scores)
         self.callback.on_evaluate(self.round, scores)
+
+    def _attack_row(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return what a simulated attack has come to: whom the guard caught, the backdoor."""
+        if self.attackers is None:
+            return {}
+        found: dict[str, Any] = {}
+        if self.server.aggregator.guard is not None:
+            found["left_out_shares"] = self.attackers.left_out_shares([*self.writer.rows, row])
+        if isinstance(self.attackers.attack, Backdoor):
+            predict = self.clients.predictor(self.server.output, self.server.buffers)
+            job = self.clients.job
+            rows = job.federation.test.indices
+            found["backdoor"] = self.attackers.attack.success(predict, job.tensors, rows)
+        return found
 
     def _close_row(self, row: dict[str, Any], certificate: Certificate | None) -> None:
         peak = self._gauge.peak(self.clients.executor.pids())
@@ -214,8 +234,7 @@ class Loop:
             "peak_memory_mb": peak,
             **row,
         }
-        shown = certificate if self.settings.diagnostics_every else None
-        self.writer.add_round(whole, shown, by_layer=self.settings.diagnoses(self.round))
+        write_round(self.writer, whole, certificate, self.settings)
         self.callback.on_round(whole)
         every, minutes = self.settings.checkpoint_every, self.settings.checkpoint_minutes
         if self.round and self.writer.checkpoint_due(self.round, every, minutes):
@@ -230,3 +249,22 @@ class Loop:
     def _splits(self) -> tuple[str, ...]:
         wanted = ("test", "train", "validation")
         return wanted if self.settings.evaluate_train_loss else ("test", "validation")
+
+
+def write_round(
+    writer: NullWriter, row: dict[str, Any], certificate: Certificate | None, settings: Settings
+) -> None:
+    """Add a round to a run's tables, with its certificate, and log whom a guard left out."""
+    if certificate is None:
+        writer.add_round(row)
+        return
+    diagnosed = settings.diagnoses(row["round"])
+    writer.add_round(
+        row,
+        certificate.rows() if diagnosed else (),
+        certificate.client_rows(everybody=diagnosed),
+        certificate.cosines(by_layer=diagnosed) if settings.diagnostics_every else (),
+    )
+    if certificate.left_out:
+        named = (f"{client} ({why})" for client, why in certificate.left_out.items())
+        writer.log(f"round {row['round']}: the guard left out {', '.join(named)}")

@@ -31,9 +31,12 @@ class ServerStep:
 
     def row(self) -> dict[str, Any]:
         """Return the part of a round's row that is about the step."""
-        conflicts = None if self.certificate is None else self.certificate.conflicts()
+        certificate = self.certificate
+        conflicts = None if certificate is None else certificate.conflicts()
+        left_out = [] if certificate is None else list(certificate.left_out)
+        guarded = {"left_out": left_out} if left_out else {}
         length = {} if self.length is None else {"step_length": self.length}
-        return {"conflicts": conflicts, "update_norm": self.update_norm, **length}
+        return {"conflicts": conflicts, "update_norm": self.update_norm, **guarded, **length}
 
 
 class Server:
@@ -87,7 +90,9 @@ class Server:
         """Aggregate the cohort of round ``index`` and move theta: theta_{t+1} = theta_t - step."""
         before = self.snapshot()
         server_lr = self.optimizer.lr * self.settings.server_rate_at(index)
-        context = RoundContext(self.start, index, self.settings.rounds, client_lr, server_lr)
+        measured = self.settings.diagnoses(index + 1)
+        rounds = self.settings.rounds
+        context = RoundContext(self.start, index, rounds, client_lr, server_lr, measured)
         self.aggregator.context = self.optimizer.context = context
         try:
             return self._step(trained, context, losses_at)
@@ -120,6 +125,8 @@ class Server:
                 f"the server's step is not finite (norm {norm}); a smaller server_lr or client_lr "
                 "usually helps"
             )
+        if outcome.shares is not None:
+            trained = trained.weighing(outcome.shares)
         self._move(step, self._look_ahead(outcome.look_ahead), trained)
         return ServerStep(outcome.certificate, norm, length)
 

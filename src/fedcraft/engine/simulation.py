@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from fedcraft.attacks import Attack, Attackers
 from fedcraft.config.paths import at_home
 from fedcraft.config.settings import Settings
-from fedcraft.data import Federation
+from fedcraft.data import Federation, Tensors
 from fedcraft.engine.callbacks import Callback, Callbacks, RunInfo
 from fedcraft.engine.client_manager import ClientManager
 from fedcraft.engine.executors.choose import device_of, make_executor, resolve
@@ -29,6 +30,7 @@ from fedcraft.errors import CheckpointError
 from fedcraft.linalg.numerics import single_threaded
 from fedcraft.local.store import ClientStates
 from fedcraft.methods import Method
+from fedcraft.methods.method import stable
 from fedcraft.models.layer_names import layer_names
 from fedcraft.models.probe import warn_of_python_state
 from fedcraft.runs.about import federation_files, layer_file
@@ -55,6 +57,7 @@ def run(
     client_data: DataSource = default_data,
     sampler: Sampler = draw_clients,
     config: ConfigText | None = None,
+    attack: Attack | None = None,
 ) -> TrainedModel:
     """Train ``model`` on ``federation`` with ``method``: T rounds of the paper's Algorithm 1.
 
@@ -65,6 +68,7 @@ def run(
     depend on the order of training. ``sampler`` may draw the cohorts in another way, and
     ``client_data`` may prescribe what a client sees in a round. ``config`` makes the content of
     config.toml from the name of the executor; it is written once the directory is locked.
+    ``attack`` says what hostile clients do.
 
     Raises ``Interrupted`` after Ctrl-C, ``ClientError`` with the traceback of a client, and the
     errors of :mod:`fedcraft.errors` for everything else; the directory is then still resumable.
@@ -77,7 +81,7 @@ def run(
     with ExitStack() as stack:
         stack.enter_context(single_threaded())
         stop_requested = stack.enter_context(interruptible())
-        setup = _Setup(method, federation, model, settings, client_data, config)
+        setup = _Setup(method, federation, model, settings, client_data, config, attack)
         keep = settings.keep_checkpoints
         writer = open_writer(path, keep_checkpoints=keep, resume=resume)
         stack.callback(writer.close)
@@ -99,6 +103,7 @@ class _Setup:
         settings: Settings,
         client_data: DataSource,
         config: ConfigText | None,
+        attack: Attack | None,
     ) -> None:
         if settings.look_ahead is None:
             settings = settings.but(look_ahead=method.look_ahead)
@@ -112,18 +117,22 @@ class _Setup:
         self.theta = self.layout.flatten(dict(module.named_parameters())).clone()
         shapes = " ".join(f"{t.name}{list(t.shape)}" for t in self.layout.tensors)
         model_id = f"{self.theta.numel()} parameters, {zlib.crc32(shapes.encode()):08x}"
+        if self.aggregator.guard is not None:
+            parts["guard"] = method.guard
         self.identity = {
             **settings.identity(),
             **{name: part.signature for name, part in parts.items()},
+            **({} if attack is None else {"attack": str(stable(attack))}),
             "model": model_id,
         }
+        self.attackers = attack and Attackers.of(attack, len(federation), settings.seed)
         buffers = {name: value.clone() for name, value in module.named_buffers()}
         self.buffers = buffers or None
         self.job = Job(
             module=module,
             objective=self.objective,
             federation=federation,
-            tensors=federation.tensors(),
+            tensors=self._tensors(),
             epochs=settings.local_epochs,
             batch_size=settings.batch_size,
             seed=settings.seed,
@@ -140,7 +149,8 @@ class _Setup:
         if checkpoint is None:
             return
         then = checkpoint["identity"]
-        changed = [name for name, value in self.identity.items() if then.get(name) != value]
+        names = {**then, **self.identity}
+        changed = [name for name in names if then.get(name) != self.identity.get(name)]
         split, found = self.federation.split_hash, checkpoint["split_hash"]
         if found != split:
             raise CheckpointError(
@@ -148,7 +158,9 @@ class _Setup:
                 f"({found[:12]}, now {split[:12]}); nothing was changed"
             )
         if changed:
-            listed = ", ".join(f"{k} was {then.get(k)!r}, is {self.identity[k]!r}" for k in changed)
+            listed = ", ".join(
+                f"{k} was {then.get(k)!r}, is {self.identity.get(k)!r}" for k in changed
+            )
             raise CheckpointError(
                 f"the checkpoint belongs to a run with other settings: {listed}; start a new run, "
                 "or resume with the old ones"
@@ -183,6 +195,7 @@ class _Setup:
         loop = Loop(
             self.settings, clients, server, states, writer, callback, stop_requested, sampler
         )
+        loop.attackers = self.attackers
         loop.extra = {"identity": self.identity, "executor": self.executor}
         try:
             self._begin(loop, checkpoint)
@@ -190,6 +203,12 @@ class _Setup:
             executor.close()
             raise
         return loop
+
+    def _tensors(self) -> Tensors:
+        honest = self.federation.tensors()
+        if self.attackers is None:
+            return honest
+        return self.attackers.poisoned(honest, self.federation)
 
     def _begin(self, loop: Loop, checkpoint: Mapping[str, Any] | None) -> None:
         if checkpoint is not None:

@@ -9,6 +9,7 @@ from fedcraft.linalg.blocks import (
     block_grams,
     block_square_norms,
     finite_products,
+    unit_grams,
     without_vanishing,
 )
 from fedcraft.linalg.projection import WIDEST, Constraint, Projection, UnitRows, project
@@ -32,5 +33,6 @@ __all__ = [
     "project_simplex",
     "rounding",
     "shares",
+    "unit_grams",
     "without_vanishing",
 ]

@@ -40,7 +40,8 @@ def markdown_table() -> str:
     head = ("method", "clients", "aggregation", "server", "in the paper", "in one line", "source")
     lines = [_line(head), _line(["---"] * len(head))]
     for row in methods():
-        parts = (f"`{part}`" for part in (row.local, row.aggregator, row.server))
+        rule = row.aggregator if row.guard.name == "none" else f"{row.guard}, {row.aggregator}"
+        parts = (f"`{part}`" for part in (row.local, rule, row.server))
         shown = "yes" if row.in_paper else ""
         lines.append(_line([f"`{row.name}`", *parts, shown, row.summary, row.reference]))
     return "\n".join(lines) + "\n"
@@ -90,18 +91,20 @@ def mixture_name(name: str, config: Mapping[str, Any]) -> str:
     """Return the name of a run of a method, parts of which its tables may exchange.
 
     A rule's name alone would imply its method's server: where the run keeps another one, that is
-    named too (FedAvgM with CRAFT's rule is ``fedavgm+craft+momentum``).
+    named too (FedAvgM with CRAFT's rule is ``fedavgm+craft+momentum``). A guard that can leave
+    clients out follows in brackets.
     """
     row = _find(name)
     if row is None:
         return name
-    local, rule, optimizer = (
+    local, rule, optimizer, guard = (
         _exchanged(getattr(row, part).name, config.get(part)) for part in PARTS
     )
     mixed = _mixed(row, rule) if rule else None
     if mixed is not None and optimizer is None and mixed.server.name != row.server.name:
         optimizer = row.server.name
-    return "+".join(filter(None, (local, row.name, rule, optimizer)))
+    mixture = "+".join(filter(None, (local, row.name, rule, optimizer)))
+    return f"{mixture} (guard {guard})" if guard not in (None, "size_cap") else mixture
 
 
 def _exchanged(own: str, table: object) -> str | None:
@@ -131,10 +134,10 @@ def _listed(name: str) -> Method | None:
 def _mixed(clients: Method, server: str) -> Method | None:
     """Put a server (a method, a rule, an optimiser) behind a method's clients."""
     other = _listed(server)
-    ahead = clients.look_ahead
+    ahead, guard = clients.look_ahead, clients.guard
     if other is not None:
         rule, optimizer, rate = other.aggregator, other.server, other.server_lr
-        ahead = other.look_ahead
+        ahead, guard = other.look_ahead, other.guard
         server, title = other.name, other.title
     elif server in RULES or ":" in server:
         rule, optimizer, rate = Part(server), clients.server, clients.server_lr
@@ -151,6 +154,7 @@ def _mixed(clients: Method, server: str) -> Method | None:
         title=f"{clients.title} + {title}",
         aggregator=rule,
         server=optimizer,
+        guard=guard,
         server_lr=rate,
         look_ahead=ahead,
     )

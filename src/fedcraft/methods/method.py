@@ -1,4 +1,4 @@
-"""A method: a local objective, an aggregation rule, a server optimiser, and its defaults."""
+"""A method: a local objective, a guard, an aggregation rule, a server optimiser, defaults."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, NoReturn, TypedDict, Unpack
 
-from fedcraft.aggregators import Aggregator, aggregator
+from fedcraft.aggregators import Aggregator, Guard, aggregator, guard
 from fedcraft.errors import InputError, require, require_numbers
 from fedcraft.local import LocalObjective, local_objective
 from fedcraft.server_optimizers import ServerOptimizer, server_optimizer
 
-PARTS = ("local", "aggregator", "server")
+PARTS = ("local", "aggregator", "server", "guard")
 
 
 class _ReadOnly(dict[str, Any]):
@@ -30,7 +30,7 @@ class _ReadOnly(dict[str, Any]):
 
 @dataclass(frozen=True)
 class Part:
-    """One of a method's three parts, with the parameters that differ from its defaults.
+    """One of a method's parts, with the parameters that differ from its defaults.
 
     ``name`` is the name of the part, its import path, its class, or an object that is copied
     whenever the part is built. The parameters are copied and read-only, because all users share a
@@ -64,7 +64,7 @@ class Part:
         return f"{stable(self.name)}({params})" if params else str(stable(self.name))
 
 
-Override = str | Mapping[str, Any] | Part | type | LocalObjective | Aggregator | None
+Override = str | Mapping[str, Any] | Part | type | LocalObjective | Aggregator | Guard | None
 
 
 class Changes(TypedDict, total=False):
@@ -73,6 +73,7 @@ class Changes(TypedDict, total=False):
     local: Override
     aggregator: Override
     server: Override
+    guard: Override
     client_lr: float | None
     server_lr: float | None
 
@@ -93,6 +94,7 @@ class Method:
     local: Part = Part("plain")
     aggregator: Part = Part("average")
     server: Part = Part("sgd")
+    guard: Part = Part("none")
     client_lr: float = 0.05
     server_lr: float = 1.0
     look_ahead: float | Literal["auto"] = 0.0
@@ -101,7 +103,10 @@ class Method:
     def build(
         self, server_lr: float | None = None
     ) -> tuple[LocalObjective, Aggregator, ServerOptimizer]:
-        """Return fresh instances of the three parts; ``server_lr`` is the method's if left out."""
+        """Return fresh instances of the parts, the rule behind its guard.
+
+        ``server_lr`` is the method's if left out.
+        """
         if "lr" in self.server.params:
             raise InputError("server: expected no 'lr'; the server's rate is server_lr")
         require_numbers(Method, {"client_lr": self.client_lr})
@@ -138,7 +143,10 @@ class Method:
         return local_objective(self.local.name, **self.local.params)
 
     def _rule(self) -> Aggregator:
-        return aggregator(self.aggregator.name, **self.aggregator.params)
+        rule = aggregator(self.aggregator.name, **self.aggregator.params)
+        if self.guard.name == "none" and not self.guard.params:
+            return rule
+        return rule.guarded(guard(self.guard.name, **self.guard.params))
 
 
 def stable(value: Any) -> Any:

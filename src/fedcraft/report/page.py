@@ -140,6 +140,7 @@ def _problem_view(
         "judge": problem.judge,
         "beside": problem.judge == "validation" and tried > 1,
         "charts": {name: section(problem) for name, section in _CHARTS.items()},
+        "suspects": sections.suspects(problem),
         "configuration": sections.configuration(problem),
         "environment": sections.environment(problem),
         "runs": sections.run_list(problem, link),

@@ -21,16 +21,22 @@ CONFLICTS = (
     "round", "layer", "min_cosine", "mean_cosine", "conflicts_average", "conflicts_reference",
     "conflicts_after", "residual", "rank", "active", "correction_norm",
 )  # fmt: skip
+COHORTS = (
+    "round", "client", "weight", "norm", "agreement", "cosine", "alignment", "influence",
+    "left_out",
+)  # fmt: skip
 TABLES = {
     "metrics": "metrics.jsonl",
     "clients": "clients.csv",
     "conflicts": "conflicts.csv",
     "cosines": "cosines.csv",
+    "cohorts": "cohorts.csv",
 }
 _HEADERS = {
     "clients": "round,client,split,metric,value,n\n",
     "conflicts": ",".join(CONFLICTS) + "\n",
     "cosines": "round,client,layer,cosine\n",
+    "cohorts": ",".join(COHORTS) + "\n",
 }
 LOG_FILE = "log.txt"
 

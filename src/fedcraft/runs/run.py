@@ -37,9 +37,9 @@ class Run:
     run that is still being written. Files are checked against the run's checksums; damage is a
     ``DataError`` that names the file.
 
-    ``clients()``, ``conflicts()``, ``cosines()``, ``labels()``, ``rounds()`` are frames; the files
-    behind them (``run.directory / "clients.csv"``) are plain CSV, which any program can read.
-    Everything else needs no pandas.
+    ``clients()``, ``cohorts()``, ``conflicts()``, ``cosines()``, ``labels()`` and ``rounds()``
+    return pandas frames; the files behind them (``run.directory / "clients.csv"``) are plain CSV,
+    which any program can read. Everything else needs no pandas.
 
     >>> run = fedcraft.Run("runs/craft-1f2e3d4c5b")      # doctest: +SKIP
     >>> run.final("worst10")                             # doctest: +SKIP
@@ -202,6 +202,13 @@ class Run:
     def cosines(self) -> pd.DataFrame:
         """Cosine of each client's update with the step: round, client, layer, cosine."""
         return self._written("cosines")
+
+    def cohorts(self) -> pd.DataFrame:
+        """Per-round, per-client table: weight, agreement, influence ..., and why it was left out.
+
+        Runs of fedcraft 0.1.0 have none.
+        """
+        return self._written("cohorts")
 
     def labels(self) -> pd.DataFrame:
         """How often each client has each label in its training part."""

@@ -14,7 +14,6 @@ from safetensors import SafetensorError
 from safetensors.torch import save
 from torch import Tensor
 
-from fedcraft.aggregators.certificate import Certificate
 from fedcraft.atomic import to_json
 from fedcraft.errors import CheckpointError, DamageError
 from fedcraft.local.store import ClientStates, StateIndex
@@ -22,6 +21,7 @@ from fedcraft.metrics.scores import Scores
 from fedcraft.runs.about import environment, rounding_differences
 from fedcraft.runs.checkpoint import Checkpoints
 from fedcraft.runs.directory import (
+    COHORTS,
     CONFIG_FILE,
     CONFLICTS,
     MODEL_FILE,
@@ -68,11 +68,15 @@ class NullWriter:
         """
 
     def add_round(
-        self, row: Row, certificate: Certificate | None = None, *, by_layer: bool = True
+        self,
+        row: Row,
+        layers: Iterable[Row] = (),
+        cohort: Iterable[Row] = (),
+        cosines: Iterable[Sequence[object]] = (),
     ) -> None:
-        """Add a round to metrics.jsonl, and its certificate to conflicts.csv and cosines.csv.
+        """Add a round to metrics.jsonl, and what its certificate says to the other tables.
 
-        Unless ``by_layer``, only the cosines of the whole model are added of the certificate.
+        That is conflicts.csv (by layer), cohorts.csv (by client) and cosines.csv (by both).
         Of two rows of one round the later one counts.
         """
         if self.rows and self.rows[-1]["round"] == row["round"]:
@@ -214,17 +218,19 @@ class RunWriter(NullWriter):
         return {_ENVIRONMENT: before, _RESUMED: to_json([*earlier, {"round": done, **now}])}
 
     def add_round(
-        self, row: Row, certificate: Certificate | None = None, *, by_layer: bool = True
+        self,
+        row: Row,
+        layers: Iterable[Row] = (),
+        cohort: Iterable[Row] = (),
+        cosines: Iterable[Sequence[object]] = (),
     ) -> None:
         super().add_round(row)
         self.directory.lock.check()
         number, tables = row["round"], self.directory.tables
         tables["metrics"].json(row)
-        if certificate is not None:
-            layers = certificate.rows() if by_layer else []
-            tables["conflicts"].rows([number, *(q[c] for c in CONFLICTS[1:])] for q in layers)
-            cosines = certificate.cosines(by_layer=by_layer)
-            tables["cosines"].rows((number, *cells) for cells in cosines)
+        tables["conflicts"].rows([number, *(q[c] for c in CONFLICTS[1:])] for q in layers)
+        tables["cohorts"].rows([number, *(k.get(c, "") for c in COHORTS[1:])] for k in cohort)
+        tables["cosines"].rows((number, *cells) for cells in cosines)
         self.directory.confirm()
         if time.monotonic() - self._last_status > _STATUS_SECONDS:
             self._last_status = time.monotonic()

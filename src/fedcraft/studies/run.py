@@ -10,7 +10,8 @@ from typing import NamedTuple, Unpack
 from torch import nn
 
 from fedcraft import engine
-from fedcraft.config.build import build_federation, build_method, build_model
+from fedcraft.attacks import Attack
+from fedcraft.config.build import build_attack, build_federation, build_method, build_model
 from fedcraft.config.overrides import ObjectKeys, Overrides
 from fedcraft.config.paths import at_home, new_folder
 from fedcraft.config.schema import Config
@@ -114,13 +115,14 @@ class _Parts(NamedTuple):
     federation: Federation
     model: nn.Module
     settings: engine.Settings
+    attack: Attack | None
 
     @classmethod
     def of(cls, config: Config) -> _Parts:
         require_tracking(config)
         federation = build_federation(config)
         model = build_model(config, federation.dataset)
-        return cls(build_method(config), federation, model, config)
+        return cls(build_method(config), federation, model, config, build_attack(config))
 
 
 def _train(
@@ -141,7 +143,17 @@ def _train(
         return config_text(chosen)
 
     watchers = (*trackers(config, directory), *callbacks)
-    engine.run(*parts, directory, callbacks=watchers, resume=resume, config=text)
+    engine.run(
+        parts.method,
+        parts.federation,
+        parts.model,
+        parts.settings,
+        directory,
+        callbacks=watchers,
+        resume=resume,
+        config=text,
+        attack=parts.attack,
+    )
 
 
 def _own_run(directory: Path) -> Run:

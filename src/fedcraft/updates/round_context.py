@@ -16,3 +16,4 @@ class RoundContext:
     rounds: int
     client_lr: float
     server_lr: float
+    measures_clients: bool = False  # even for a rule that needs no Gram matrices

@@ -17,6 +17,7 @@ from flwr.serverapp.strategy import Strategy as FlowerStrategy
 from flwr.supercore import log
 
 from fedcraft.config.settings import Settings
+from fedcraft.engine.loop import write_round
 from fedcraft.engine.profiling import PeakMemory, PhaseTimer
 from fedcraft.errors import ClientError
 from fedcraft.flower.messages import keys
@@ -96,8 +97,7 @@ class Rounds:
         peak = self.memory.peak([])
         row = {"round": number, "seconds": self.timer.take(), "peak_memory_mb": peak, **row}
         certificate = None if self.state.step is None else self.state.step.certificate
-        shown = certificate if self.settings.diagnostics_every else None
-        self.writer.add_round(row, shown, by_layer=self.settings.diagnoses(number))
+        write_round(self.writer, row, certificate, self.settings)
         every = self.settings.checkpoint_every
         if number == self.rounds or (every and number % every == 0):
             saved = {**self.state.state_dict(), "config": self.config, "round": number}

@@ -64,6 +64,8 @@ def recorded_config(
     if keys.SEED in train_config:
         sent["cohort_seed"] = settings.seed  # the strategy's seed still draws the clients
     parts = {"local": method.local, "aggregator": method.aggregator, "server": method.server}
+    if method.guard.name != "none":
+        parts["guard"] = method.guard
     config: dict[str, Any] = writable(
         {
             "method": method.name,

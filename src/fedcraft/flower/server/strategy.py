@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from logging import INFO
+from logging import INFO, WARNING
 from pathlib import Path
 from typing import Literal, NoReturn, Unpack
 
@@ -18,6 +18,7 @@ from flwr.supercore import log
 from torch import Tensor, nn
 
 from fedcraft.aggregators import Certificate
+from fedcraft.aggregators.craft import Craft
 from fedcraft.config.overrides import TrainingKeys
 from fedcraft.config.settings import Settings
 from fedcraft.errors import InputError, require
@@ -59,6 +60,10 @@ class Strategy(FlowerStrategy):
       model itself is evaluated, returned and saved. ``model_average="tail"`` (or ``"ema"``)
       evaluates, returns and saves the average of the models instead; ``aggregate_train`` returns
       the last one. Neither works where another strategy runs the rounds.
+    * ``guard`` stands before the rule against hostile clients, as in a simulation: a name of
+      ``fedcraft.aggregators.GUARDS`` (``"default"`` is the recommended one), a table, a class or an
+      object. Without it the methods of CRAFT have ``"size_cap"``: the number of examples that a
+      client claims counts at most three times the median. ``"none"`` trusts everybody.
     * ``run_dir`` keeps the simulator's tables, for ``fedcraft report``, and checkpoints: a
       ServerApp that starts again with the same directory continues where the last one stopped, and
       ends with the same model. Put the directory on a disk that outlives the ServerApp.
@@ -91,6 +96,7 @@ class Strategy(FlowerStrategy):
         local: Override = None,
         aggregator: Override = None,
         server: Override = None,
+        guard: Override = None,
         client_lr: float | None = None,
         server_lr: float | None = None,
         model: nn.Module | None = None,
@@ -105,7 +111,8 @@ class Strategy(FlowerStrategy):
     ) -> None:
         chosen = _method_of(method, *positional)
         rates = {"client_lr": client_lr, "server_lr": server_lr}
-        self.method = chosen.overridden(local=local, aggregator=aggregator, server=server, **rates)
+        parts = {"local": local, "aggregator": aggregator, "server": server, "guard": guard}
+        self.method = _capped(chosen.overridden(**parts, **rates), guard)
         self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
         self.min_train_nodes = min_train_nodes if fraction_train else 0
         self.min_evaluate_nodes = min_evaluate_nodes if fraction_evaluate else 0
@@ -229,6 +236,11 @@ class Strategy(FlowerStrategy):
         found = metrics or MetricRecord()
         found["clients"], found["refused"], found["missing"] = counts
         if self.certificate is not None:
+            for client, why in self.certificate.left_out.items():
+                log(
+                    WARNING, "round %d: the guard left out client %s: %s", server_round, client, why
+                )
+            found["left-out"] = len(self.certificate.left_out)
             found["conflicts-average"] = self.certificate.whole.conflicts_average
             found["conflicts-after"] = self.certificate.whole.conflicts_after
         return state.record, found
@@ -329,6 +341,16 @@ def _evaluation(strategy: Strategy) -> str:
         return "after every round"
     often = f"after every {every} rounds and the last" if every else "after the last round"
     return f"{often} (evaluate_every=1: after every round, as Flower's own strategies)"
+
+
+def _capped(method: Method, guard: Override) -> Method:
+    """Do not trust the sizes that clients claim, where nothing else was asked for."""
+    plain = guard is None and method.guard.name == "none"
+    return method.overridden(guard="size_cap") if plain and _is_craft(method) else method
+
+
+def _is_craft(method: Method) -> bool:
+    return isinstance(method.build()[1], Craft)
 
 
 def _check(strategy: Strategy) -> None:

@@ -8,6 +8,7 @@ from fedcraft.report.sections.gains import gains
 from fedcraft.report.sections.grids import labels, learning_rates
 from fedcraft.report.sections.one_client import client_view
 from fedcraft.report.sections.published import published
+from fedcraft.report.sections.suspects import suspects
 from fedcraft.report.sections.timing import timing
 
 __all__ = [
@@ -24,5 +25,6 @@ __all__ = [
     "radar",
     "run_list",
     "spread",
+    "suspects",
     "timing",
 ]

@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 from fedcraft.config.toml import merged, origins
 from fedcraft.errors import ConfigError
+from fedcraft.methods import mixture_name
 from fedcraft.registry import did_you_mean
 from fedcraft.studies.plan import Plan, replaced
 
@@ -141,11 +142,18 @@ def preset(name: str) -> Preset:
 
 
 def _preset(
-    name: str, *, problem: str, keys: Keys | None = None, runs: Sequence[Keys] = (), **rest: Any
+    name: str,
+    *,
+    problem: str,
+    keys: Keys | None = None,
+    runs: Sequence[Keys] = (),
+    attacks: Sequence[Keys] = ({},),
+    **rest: Any,
 ) -> Preset:
     base = {**_PROTOCOL["common"], **_PROTOCOL["problems"][problem], **(keys or {})}
     named = runs or [{"method": method} for method in METHODS]
-    variants = tuple(variant for run in named for variant in _at_rates(run))
+    attacked = [run | ({"attack": attack} if attack else {}) for attack in attacks for run in named]
+    variants = tuple(variant for run in attacked for variant in _at_rates(run))
     return Preset(name=name, base=base, variants=variants, **rest)
 
 
@@ -157,4 +165,4 @@ def _at_rates(run: Keys) -> Iterator[Keys]:
 
 
 def _name(variant: Keys) -> str:
-    return str(variant.get("label", variant["method"]))
+    return str(variant.get("label") or mixture_name(variant["method"], variant))
