@@ -9,6 +9,9 @@ from fedcraft.linalg.blocks import (
     block_grams,
     block_square_norms,
     finite_products,
+    layer_combine,
+    layer_dots,
+    layer_gram,
     without_vanishing,
 )
 from fedcraft.linalg.projection import WIDEST, Constraint, Projection, UnitRows, project
@@ -28,6 +31,9 @@ __all__ = [
     "block_square_norms",
     "cancels",
     "finite_products",
+    "layer_combine",
+    "layer_dots",
+    "layer_gram",
     "project",
     "project_simplex",
     "rounding",
