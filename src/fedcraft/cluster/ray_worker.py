@@ -15,7 +15,7 @@ from fedcraft.cluster.serialization import (
 )
 from fedcraft.engine.executors.job import Command
 from fedcraft.engine.executors.units import UnitFailure, UnitRunner
-from fedcraft.engine.numerics import one_thread
+from fedcraft.engine.numerics import keep_freed_memory, one_thread
 from fedcraft.errors import ClientError
 
 
@@ -30,6 +30,7 @@ class RayWorker:
         import ray
 
         one_thread()
+        keep_freed_memory()
         job, self._workspace = serialization.unpack_job(packed)
         self._runner = UnitRunner(job, self._workspace)
         return ray.get_runtime_context().get_node_id(), os.getpid()
