@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from torch import nn
 
 from fedcraft.engine import run
 from fedcraft.engine.executors import choose as executors
+from fedcraft.engine.executors.job import default_data
+from fedcraft.engine.simulation import _Setup
 from fedcraft.errors import ClientError, ConfigError
 from fedcraft.local import ClientData, LocalTask, SeedAddress, local_objective
 from fedcraft.local.fast_sgd.vectorized import BatchedModule, GroupTrainer, batched_model
@@ -86,13 +90,23 @@ def test_what_cannot_be_vectorized_says_so(name, federation, model, settings):
         run(method(name), federation, model, settings(executor="vectorized"))
 
 
-def test_auto_takes_what_the_calibration_shows_to_be_faster(
-    federation, model, settings, monkeypatch
-):
-    for faster, expected in ((True, "vectorized"), (False, "serial")):
-        monkeypatch.setattr(executors, "_faster_in_groups", lambda *_, answer=faster: answer)
-        long = settings(rounds=20, executor="auto", workers=1)
-        assert run(method("fedavg"), federation, model, long).executor == expected
+def test_auto_chooses_by_shape_and_never_looks_at_a_clock(federation, model, settings, monkeypatch):
+    def clock():
+        raise AssertionError("a choice by the clock is another one tomorrow")
+
+    for name in ("perf_counter", "process_time", "thread_time"):
+        monkeypatch.setattr(time, name, clock)
+    many = federation.virtual(4 * len(federation))
+    small, large = (nn.Sequential(nn.Linear(64, h), nn.Linear(h, 10)) for h in (8, 400))
+    for module, cohort, expected in (
+        (small, 32, "vectorized"),
+        (small, 31, "serial"),
+        (large, 32, "serial"),
+    ):
+        choice = settings(clients_per_round=cohort, executor="auto", workers=1)
+        job = _Setup(method("fedavg"), many, module, choice, default_data, None).job
+        assert executors.resolve(choice, job, None) == expected
+        assert executors.resolve(choice, job, "processes") == "processes"
 
 
 @pytest.mark.parametrize("mu", [20.0, 30.0])
@@ -116,12 +130,6 @@ def test_a_group_that_fails_is_called_a_group(workers, federation, model, settin
 
 def _unreadable(tensors, rows, client, round_index):
     raise ZeroDivisionError(f"client {client} cannot read its disk")
-
-
-def test_the_calibration_finds_small_models_faster_side_by_side(federation, model, settings):
-    long = settings(rounds=20, clients_per_round=20, executor="auto", workers=1)
-
-    assert run(method("fedavg"), federation, model, long).executor == "vectorized"
 
 
 def test_any_module_can_be_stacked_with_torch_func(federation):

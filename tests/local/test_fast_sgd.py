@@ -13,12 +13,15 @@ from fedcraft.local.fast_sgd import convolution
 from fedcraft.local.fast_sgd.model import SequentialModel, scratch_model
 from fedcraft.models import build
 from fedcraft.models.flat import FlatModel
+from fedcraft.models.resnet import Block
 
 _SHAPES = {
     "mlp": ("mlp", (1, 28, 28), 62),
     "cnn on CIFAR": ("cnn", (3, 32, 32), 10),
     "cnn on FEMNIST": ("cnn", (1, 28, 28), 62),
     "cnn on wide images": ("cnn", (3, 40, 24), 5),
+    "resnet20": ("resnet20", (3, 32, 32), 10),
+    "resnet56 on small images": ("resnet56", (3, 16, 12), 10),
 }
 
 
@@ -48,6 +51,25 @@ def test_a_chains_step_is_autograds_dropout_included(name, count):
     (expected, right), (found, moved) = (_step(m, batch, cross_entropy) for m in (plain, chain))
 
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert (moved - right).norm() < 1e-5 * right.norm()
+
+
+def test_a_sequence_may_contain_norms_padding_strides_and_residual_blocks():
+    torch.manual_seed(3)
+    module = nn.Sequential(
+        nn.Conv2d(2, 6, 5, stride=2, padding=1),
+        nn.GroupNorm(3, 6),
+        nn.ReLU(),
+        Block(6, 10, 2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(10, 4),
+    )
+    plain, chain = _pair(module)
+    batch = torch.randn(5, 2, 20, 16), torch.tensor([0, 1, 2, 3, 0])
+    assert isinstance(chain, SequentialModel)
+    (_, right), (_, moved) = (_step(m, batch, cross_entropy) for m in (plain, chain))
+
     assert (moved - right).norm() < 1e-5 * right.norm()
 
 
@@ -92,7 +114,9 @@ _LINEAR = nn.Linear(4, 4)
 _NO_CHAINS = {
     "subclassed layer": lambda: nn.Sequential(_Custom(4, 2)),
     "unknown layer": lambda: nn.Sequential(nn.Linear(4, 2), nn.Tanh()),
-    "strided convolution": lambda: nn.Sequential(nn.Conv2d(1, 2, 3, stride=2)),
+    "dilated convolution": lambda: nn.Sequential(nn.Conv2d(1, 2, 3, dilation=2)),
+    "mirrored border": lambda: nn.Sequential(nn.Conv2d(1, 2, 3, 1, 1, padding_mode="reflect")),
+    "norm of rows": lambda: nn.Sequential(nn.GroupNorm(2, 4), nn.Linear(4, 2)),
     "overlapping pooling": lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(3, 2)),
     "shared layer": lambda: nn.Sequential(_LINEAR, nn.ReLU(), _LINEAR),
     "shared weight": _tied,
@@ -105,6 +129,13 @@ _NO_CHAINS = {
 @pytest.mark.parametrize("kind", _NO_CHAINS)
 def test_what_is_not_a_chain_of_known_layers_is_left_to_autograd(kind):
     assert not isinstance(scratch_model(_NO_CHAINS[kind]()), SequentialModel)
+
+
+def test_a_hook_inside_a_residual_network_is_left_to_autograd():
+    network = build("resnet20", input_shape=(3, 32, 32), classes=10, seed=1)
+    network.stage2[1].norm2.register_forward_hook(lambda *_: None)
+
+    assert not isinstance(scratch_model(network), SequentialModel)
 
 
 def test_frozen_parameters_and_hooks_are_left_to_autograd():

@@ -18,6 +18,7 @@ from fedcraft.errors import ConfigError, DataError, MissingExtraError
 from fedcraft.runs import Run
 from fedcraft.runs.verify import accept
 from fedcraft.studies.plan import Plan
+from fedcraft.studies.runner import ChildPool
 from fedcraft.studies.sweep import Observer, SweepResult, cores, sweep
 
 TINY: dict[str, Any] = {
@@ -252,3 +253,22 @@ def test_run_that_another_process_is_doing_is_waited_for(
     assert len(waits) == 1
     assert [run.state for run in result.runs] == ["finished"]
     assert not result.failures
+
+
+def test_the_children_of_a_pool_serve_every_phase(tmp_path, monkeypatch):
+    started = []
+    popen = subprocess.Popen
+
+    def counted(*args, **options):
+        started.append(popen(*args, **options))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", counted)
+    with ChildPool() as pool:
+        for seed in (1, 2):
+            result = sweep(Plan({**TINY, "rounds": 2}, {"seed": [seed]}), out=tmp_path, runner=pool)
+            assert not result.failures
+            assert len(result.done) == 1
+        (child,) = started
+        assert child.poll() is None
+    assert child.poll() == 0

@@ -13,7 +13,16 @@ from torch import Tensor
 
 from fedcraft.aggregators.disk.disk_vector import DiskVector
 from fedcraft.errors import InputError, StateError
-from fedcraft.linalg import block_combine, block_dots, block_grams, block_square_norms, shares
+from fedcraft.linalg import (
+    block_combine,
+    block_dots,
+    block_grams,
+    block_square_norms,
+    layer_combine,
+    layer_dots,
+    layer_gram,
+    shares,
+)
 from fedcraft.updates import ClientId, Layout
 
 Vector = Tensor | DiskVector
@@ -83,8 +92,13 @@ class Cohort(ABC):
         return float(torch.linalg.vector_norm(part, dtype=torch.float64))
 
     def block(self, layer: int) -> Tensor | None:
-        """X_q in float64, if the rows are in memory."""
+        """X_q, if the rows are float64 and in memory: their squares would lose digits."""
         return None
+
+    @property
+    def measures_precisely(self) -> bool:
+        """Whether ``precise_dots`` looks at the rows again, in more digits than ``dots``."""
+        return type(self).precise_dots is not Cohort.precise_dots
 
     @property
     def matrix(self) -> Tensor:
@@ -196,18 +210,19 @@ class MemoryCohort(Cohort):
         return self.dots(self.combine(self.weights))
 
     def precise_gram(self, layer: int) -> Tensor:
-        block = self.block(layer)
-        return block @ block.T
+        return layer_gram(self._rows(layer))
 
-    def block(self, layer: int) -> Tensor:
-        return self.updates[:, self.layout.slices[layer]].to("cpu", torch.float64)
+    def block(self, layer: int) -> Tensor | None:
+        return self._rows(layer).cpu() if self.dtype == torch.float64 else None
+
+    def _rows(self, layer: int) -> Tensor:
+        return self.updates[:, self.layout.slices[layer]]
 
     def dots(self, vector: Vector) -> Tensor:
         return block_dots(self.updates, in_memory(vector).to(self.updates), self.layout.slices)
 
     def precise_dots(self, layer: int, vector: Vector) -> Tensor:
-        part = in_memory(vector)[self.layout.slices[layer]].to("cpu", torch.float64)
-        return torch.mv(self.block(layer), part)
+        return layer_dots(self._rows(layer), in_memory(vector)[self.layout.slices[layer]])
 
     def combine(
         self,
@@ -230,7 +245,7 @@ class MemoryCohort(Cohort):
             term = (held.to(self.updates), factor * scale)
             result = block_combine(self.updates, factor * rows, slices, *term)
         for layer in precise:
-            total = self.block(layer).T @ rows[layer]
+            total = layer_combine(self._rows(layer), rows[layer])
             if held is not None:
                 total = total + float(scale[layer]) * held[slices[layer]].to(total)
             result[slices[layer]] = factor * total

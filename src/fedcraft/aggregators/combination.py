@@ -6,6 +6,7 @@ module finds such layers, sums them in float64 and measures the products on the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -14,6 +15,8 @@ from torch import Tensor
 
 from fedcraft.aggregators.cohort import Cohort, Vector, in_memory
 from fedcraft.linalg import WIDEST, Constraint, Projection, apply, cancels, project
+
+_NARROW = 1024
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,8 @@ class Combination:
     offset: Offset
     share: Tensor  # (Q,)
     vectors: dict[int, Tensor] = field(default_factory=dict)  # float64, in memory
-    careful: Tensor | None = None  # (Q,) bool; None: the layers where terms cancel
+    products: dict[int, Tensor] = field(default_factory=dict)  # <x_i, X^T c>, (m,), where measured
+    careful: tuple[int, ...] = ()  # layers to treat like those where terms cancel
 
     @classmethod
     def of(cls, cohort: Cohort, coefficients: Tensor, rest: Vector | None = None) -> Combination:
@@ -73,6 +77,9 @@ class Combination:
 
     def vector(self, factor: float = 1.0) -> Vector:
         """Multiply out ``factor`` times g, in O(m d), in float64 where float32 loses digits."""
+        return self._vector if factor == 1.0 else self._multiplied(factor)
+
+    def _multiplied(self, factor: float) -> Vector:
         vector = self.cohort.combine(
             self.coefficients,
             self.offset.vector,
@@ -88,7 +95,7 @@ class Combination:
     def dots(self) -> Tensor:
         """<x_i^q, g^q>, (Q, m): from the Gram matrices where they are precise enough."""
         dots = self._rough_dots.clone()
-        for layer in self._careful:
+        for layer in set(self._careful) - self.products.keys():
             dots[layer] = self.cohort.precise_dots(layer, self._vector)
         return dots
 
@@ -105,7 +112,7 @@ class Combination:
 
     @cached_property
     def _vector(self) -> Vector:
-        return self.vector()
+        return self._multiplied(1.0)
 
     @property
     def _rows(self) -> Tensor:
@@ -117,7 +124,10 @@ class Combination:
 
     @cached_property
     def _rough_dots(self) -> Tensor:
-        return apply(self.cohort.grams, self._rows) + self._offset_dots
+        own = apply(self.cohort.grams, self._rows)
+        for layer, measured in self.products.items():
+            own[layer] = measured
+        return own + self._offset_dots
 
     @cached_property
     def _rough_squares(self) -> Tensor:
@@ -127,13 +137,12 @@ class Combination:
 
     @cached_property
     def _careful(self) -> list[int]:
-        if self.careful is not None:
-            return torch.nonzero(self.careful).flatten().tolist()
         if self.cohort.dtype == torch.float64:
-            return []
+            return list(self.careful)
         terms = (self._rows.abs() * self.cohort.square_norms.sqrt()).sum(-1)
         terms = terms + self.offset.squares.sqrt()
-        return torch.nonzero(cancels(terms, self._rough_squares)).flatten().tolist()
+        cancelling = torch.nonzero(cancels(terms, self._rough_squares)).flatten().tolist()
+        return sorted({*self.careful, *cancelling})
 
 
 def uniform_mean(cohort: Cohort) -> Combination:
@@ -155,6 +164,13 @@ def correction(
     gain: float | None = None,
 ) -> tuple[Combination, Projection]:
     """Return Delta^q = (U^q)^+ (rho - U^q r^q) by layer (eq. 4.7): see ``linalg.project``."""
+    nothing = torch.zeros(len(cohort.layout), dtype=torch.float64)
+
+    def measure(coefficients: Tensor, layers: Sequence[int]) -> dict[int, Tensor]:
+        narrow = [layer for layer in layers if cohort.layout.sizes[layer] < _NARROW]
+        g = cohort.combine(coefficients, reference.vector, reference.scale, precise=narrow)
+        return {layer: cohort.precise_dots(layer, g) for layer in layers}
+
     found = project(
         cohort.grams,
         targets,
@@ -169,9 +185,10 @@ def correction(
         gain=gain,
         precise_gram=cohort.precise_gram,
         block=cohort.block,
+        measure=measure if cohort.measures_precisely else None,
     )
-    nothing = torch.zeros(len(cohort.layout), dtype=torch.float64)
-    delta = Combination(
-        cohort, found.coefficients, reference, nothing, found.vectors, ~found.trusted
-    )
-    return delta, found
+    delta = Combination(cohort, found.coefficients, reference, nothing, found.vectors)
+    inexact = torch.nonzero(~found.trusted).flatten().tolist()
+    # In a narrow layer the roundings of a sum do not cancel out in its products.
+    careful = [q for q in inexact if q not in found.products or cohort.layout.sizes[q] < _NARROW]
+    return replace(delta, products=found.products, careful=tuple(careful)), found

@@ -227,6 +227,7 @@ def _as_released(
         delta,
         coefficients=torch.where(single.unsqueeze(-1), raw, delta.coefficients),
         vectors={q: vector for q, vector in delta.vectors.items() if not single[q]},
+        products={q: dots for q, dots in delta.products.items() if not single[q]},
         share=(usable > 1).to(raw.dtype) - 1,
     )
     return delta, replace(projection, norm=torch.where(single, 0, projection.norm))

@@ -58,9 +58,12 @@ def compare(
     * `fedcraft compare craft fedavgm grid.server_lr=[0.1,0.3] dataset=femnist`
     """
     from fedcraft.config.toml import COMMAND_LINE, parse_overrides
-    from fedcraft.studies.compare import DEFAULT_METHODS, comparison_plan, further_seeds
-    from fedcraft.studies.sweep import repeat_best
-    from fedcraft.studies.sweep import sweep as work
+    from fedcraft.studies.compare import (
+        DEFAULT_METHODS,
+        carry_out,
+        comparison_plan,
+        further_seeds,
+    )
 
     given = words or []
     methods = [word for word in given if "=" not in word] or list(DEFAULT_METHODS)
@@ -72,8 +75,7 @@ def compare(
         return
     page = will_draw(page, quiet)
     with sweep_bar(quiet or as_json) as bar:
-        result = work(plan, out=out, jobs=jobs, observer=bar)
-        result = repeat_best(result, seeds, jobs=jobs, observer=bar)
+        result = carry_out(plan, seeds, out=out, jobs=jobs, observer=bar)
     finish(result, page=page, quiet=quiet, as_json=as_json)
 
 

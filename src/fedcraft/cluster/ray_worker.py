@@ -16,7 +16,7 @@ from fedcraft.cluster.serialization import (
 from fedcraft.engine.executors.job import Command
 from fedcraft.engine.executors.units import UnitFailure, UnitRunner
 from fedcraft.errors import ClientError
-from fedcraft.linalg.numerics import one_thread
+from fedcraft.linalg.numerics import keep_freed_memory, one_thread
 
 
 class RayWorker:
@@ -30,6 +30,7 @@ class RayWorker:
         import ray
 
         one_thread()
+        keep_freed_memory()
         job, self._workspace = serialization.unpack_job(packed)
         self._runner = UnitRunner(job, self._workspace)
         return ray.get_runtime_context().get_node_id(), os.getpid()

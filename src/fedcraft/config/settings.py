@@ -94,7 +94,7 @@ class Settings(BaseModel):
     """Seed of every random draw, including the split."""
 
     executor: ExecutorName = "auto"
-    """How clients are trained: serial, processes, vectorized, ray, or auto for the fastest here."""
+    """How clients are trained: serial, processes, vectorized, ray, or auto: by the run's shape."""
     workers: Annotated[int, Field(ge=0, le=1024)] = 0
     """Worker processes, 0 for one per core. The result does not depend on it."""
     start_method: StartMethod = "auto"

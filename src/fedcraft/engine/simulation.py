@@ -178,7 +178,7 @@ class _Setup:
         remembered = None if checkpoint is None else checkpoint["executor"]
         workspace = self._workspace()
         workspace.initial.copy_(self.theta)
-        self.executor = resolve(self.settings, self.job, workspace, remembered)
+        self.executor = resolve(self.settings, self.job, remembered)
         states = ClientStates(writer.states, memory_mb=self.settings.state_memory_mb)
         executor = make_executor(self.executor, self.settings, self.job, workspace, stop_requested)
         server = Server(

@@ -1,14 +1,28 @@
-"""The three products that touch the m x d data, layer by layer."""
+"""The three products that touch the m x d data, layer by layer and in pieces of columns.
+
+A piece is multiplied in the dtype of the rows and the pieces are added up in float64: a float32 sum
+over a whole layer would lose ten times as many digits. ``precise`` products convert one piece after
+the other to float64, so that no layer is ever copied as a whole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedcraft.errors import NonFiniteError
 from fedcraft.linalg.rounding import vanishes
+
+_WIDTH = 4096  # columns of a piece
+_NARROW = 1024  # for few rows, whose products torch sums up less carefully
+_FEW = 32  # rows; from here on computing only one triangle is worth while
+_BATCH = 256  # pieces in one call
+_IN_CACHE = 2**19  # numbers of a piece in float64
 
 
 def block_grams(matrix: Tensor, slices: Sequence[slice]) -> Tensor:
@@ -17,21 +31,43 @@ def block_grams(matrix: Tensor, slices: Sequence[slice]) -> Tensor:
     Rows too short to be squared in that dtype count as zero: see ``without_vanishing``. Cost
     O(m^2 d): the most expensive product of every rule that looks at the geometry.
     """
-    count = matrix.shape[0]
-    grams = matrix.new_empty(len(slices), count, count)
-    for block, gram in zip(_blocks(matrix, slices), grams.unbind(), strict=True):
-        torch.mm(block, block.T, out=gram)
-    if _overflowed(grams):
-        return block_grams(matrix.to(torch.float64), slices)
-    return without_vanishing(finite_products(grams.to("cpu", torch.float64)), matrix.dtype)
+    blocks = _blocks(matrix, slices)
+    with _numpy_threads(matrix):
+        grams = torch.stack([_gram(block, precise=False) for block in blocks]).cpu()
+        if not bool(torch.isfinite(grams).all()):  # float32 rows longer than 1.8e19
+            precise = torch.stack([_gram(block, precise=True) for block in blocks])
+            grams = finite_products(precise.cpu())
+    return without_vanishing(grams, matrix.dtype)
+
+
+def layer_gram(block: Tensor) -> Tensor:
+    """Return X X^T of one layer, multiplied and added up in float64."""
+    with _numpy_threads(block):
+        return _gram(block, precise=True).cpu()
+
+
+def layer_dots(block: Tensor, vector: Tensor) -> Tensor:
+    """Return X v of one layer, multiplied in float64 piece by piece."""
+    dots = torch.zeros(block.shape[0], dtype=torch.float64, device=block.device)
+    start = 0
+    for piece in _pieces(block, precise=True):
+        dots += piece @ vector[start : start + piece.shape[1]].to(piece)
+        start += piece.shape[1]
+    return dots.cpu()
+
+
+def layer_combine(block: Tensor, coefficients: Tensor) -> Tensor:
+    """Return X^T c of one layer in float64, piece by piece."""
+    pieces = _pieces(block, precise=True)
+    return torch.cat([piece.T @ coefficients.to(piece) for piece in pieces])
 
 
 def block_dots(matrix: Tensor, vector: Tensor, slices: Sequence[slice]) -> Tensor:
     """Return <x_i^q, v^q> as (Q, m) float64, in O(m d)."""
-    pairs = zip(_blocks(matrix, slices), _blocks(vector, slices), strict=True)
-    dots = torch.stack([torch.mv(block, part) for block, part in pairs])
-    if _overflowed(dots):
-        return block_dots(matrix.to(torch.float64), vector.to(torch.float64), slices)
+    pairs = list(zip(_blocks(matrix, slices), _blocks(vector, slices), strict=True))
+    dots = torch.stack([_dots(block, part) for block, part in pairs])
+    if not bool(torch.isfinite(dots).all()):
+        dots = torch.stack([layer_dots(block, part) for block, part in pairs])
     return finite_products(dots.to("cpu", torch.float64))
 
 
@@ -40,7 +76,9 @@ def block_square_norms(matrix: Tensor, slices: Sequence[slice]) -> Tensor:
     blocks = _blocks(matrix, slices)
     norms = torch.stack([torch.linalg.vector_norm(block, dim=1) for block in blocks])
     if _overflowed(norms):
-        return block_square_norms(matrix.to(torch.float64), slices)
+        norms = torch.stack(
+            [torch.linalg.vector_norm(block, dim=1, dtype=torch.float64) for block in blocks]
+        )
     squares = finite_products(norms.to("cpu", torch.float64).square())
     return torch.where(vanishes(squares, matrix.dtype), 0, squares)
 
@@ -84,6 +122,70 @@ def without_vanishing(grams: Tensor, dtype: torch.dtype) -> Tensor:
     if not bool(gone.any()):
         return grams
     return torch.where(gone.unsqueeze(-1) | gone.unsqueeze(-2), 0, grams)
+
+
+def _pieces(block: Tensor, precise: bool) -> Iterator[Tensor]:
+    """Yield pieces of columns; if ``precise``, in a float64 buffer that the next one overwrites."""
+    if not precise or block.dtype == torch.float64:
+        yield from block.split(_WIDTH, dim=1)
+        return
+    width = max(_NARROW // 2, min(_WIDTH, _IN_CACHE // block.shape[0], block.shape[1]))
+    buffer = block.new_empty(block.shape[0], width, dtype=torch.float64)
+    for piece in block.split(width, dim=1):
+        yield buffer[:, : piece.shape[1]].copy_(piece)
+
+
+def _gram(block: Tensor, precise: bool) -> Tensor:
+    """X X^T in float64: piece by piece, for few rows all pieces in one call."""
+    count, width = block.shape
+    if not precise and count < _FEW and width >= 2 * _NARROW:
+        return _narrow_gram(block)
+    total: Tensor | None = None
+    for piece in _pieces(block, precise):
+        product = _square(piece)
+        total = product.to(torch.float64) if total is None else total.add_(product)
+    return block.new_zeros(count, count, dtype=torch.float64) if total is None else total
+
+
+def _narrow_gram(block: Tensor) -> Tensor:
+    whole = block.shape[1] // _NARROW * _NARROW
+    rest = block[:, whole:]
+    gram = (rest @ rest.T).to(torch.float64)
+    for piece in block[:, :whole].split(_BATCH * _NARROW, dim=1):
+        stack = piece.unflatten(1, (-1, _NARROW)).transpose(0, 1)
+        gram += torch.bmm(stack, stack.mT).sum(0, dtype=torch.float64)
+    return gram
+
+
+def _square(piece: Tensor) -> Tensor:
+    """X X^T. numpy sees that both factors are the same matrix and computes one triangle only."""
+    if piece.shape[0] >= _FEW and piece.device.type == "cpu":
+        rows = piece.numpy()
+        return torch.from_numpy(rows @ rows.T)
+    return piece @ piece.T
+
+
+def _numpy_threads(rows: Tensor) -> AbstractContextManager[Any]:
+    """Give numpy's matrix products, which :func:`_square` uses, as many threads as torch has."""
+    if rows.shape[0] < _FEW or rows.device.type != "cpu":
+        return nullcontext()
+    limited: AbstractContextManager[Any] = _openblas().limit(limits=torch.get_num_threads())
+    return limited
+
+
+@cache
+def _openblas() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController().select(internal_api="openblas")
+
+
+def _dots(block: Tensor, vector: Tensor) -> Tensor:
+    """X v, pieces added up in float64."""
+    width = 2 * _WIDTH if len(block) >= _FEW else 8 * _WIDTH
+    pairs = zip(block.split(width, dim=1), vector.split(width), strict=True)
+    parts = [torch.mv(piece, part) for piece, part in pairs]
+    return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0, dtype=torch.float64)
 
 
 def _overflowed(products: Tensor) -> bool:

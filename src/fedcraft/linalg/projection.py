@@ -6,9 +6,10 @@ With X the rows of a layer, D = diag(1 / (||x_i|| + eps)) and U = D X, the point
 
 so only m x m matrices are factorised, and the answer is r + X^T (D c).
 
-Where rows nearly depend on each other, c grows like 1 / sigma^2 and cancels in U^T c, a vector of
-size 1 / sigma. Such layers are not ``trusted``: they are solved again on float64 products, and
-where their rows are known U^T c itself is returned, multiplied out.
+Where rows nearly depend on each other, c grows like 1 / sigma^2, and so does the effect of rounded
+products. Such layers are not ``trusted``. Most only need a correction: the products of the answer
+are measured on the rows, and the difference is solved for again. The others are solved on float64
+products; for float64 rows U^T c itself is returned, from their singular values.
 
 Rows that nearly coincide but have different targets would make U^T c as long as 1 / sigma, and two
 clients can cause that on purpose. A ``gain`` bounds it: singular values below 1 / gain count as
@@ -19,7 +20,7 @@ it is exact wherever no singular value lies below 1 / gain.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -27,14 +28,17 @@ import torch
 from torch import Tensor
 
 from fedcraft.linalg.pseudo_inverse import (
+    CholeskySolution,
     apply,
+    cholesky_solve,
     eigen_solve,
     raised,
     singular_solve,
-    trusted_solve,
 )
 
 Constraint = Literal["equal", "at_least"]
+Measure = Callable[[Tensor, Sequence[int]], Mapping[int, Tensor]]
+"""From coefficients c (Q, m) to the precise products <x_i^q, r^q + X_q^T c^q> of some layers."""
 # The cut-off of ``torch.linalg.pinv`` grows with the layer: in float32 it is 4e-3 of the largest
 # singular value for 37,000 coordinates, where a hundred clients that mostly agree have smaller
 # ones, and from 2^23 coordinates on it drops all of them. Rounding does not grow so: rows are
@@ -77,10 +81,11 @@ class Projection:
     active: Tensor  # (Q, m) bool
     rank: Tensor  # (Q,)
     norm: Tensor  # (Q,): ||Delta^q||
-    trusted: Tensor  # (Q,) bool: the Gram matrices give this layer's products to rounding
+    trusted: Tensor  # (Q,) bool: the Gram matrices give this layer's solution to rounding
     one_sided: bool = False
     bounded: tuple[int, ...] = ()  # the layers in which the gain's limit acted
     vectors: dict[int, Tensor] = field(default_factory=dict)  # U^T c where coefficients lose it
+    products: dict[int, Tensor] = field(default_factory=dict)  # precise <x_i, Delta>, (m,)
 
 
 def project(
@@ -98,6 +103,7 @@ def project(
     gain: float | None = None,
     precise_gram: Callable[[int], Tensor] | None = None,
     block: Callable[[int], Tensor | None] | None = None,
+    measure: Measure | None = None,
 ) -> Projection:
     """Solve every layer's correction problem (eq. 4.4) over its active set (appendix B.3).
 
@@ -110,8 +116,9 @@ def project(
     Singular values of a layer's m active unit rows below max(m, min(d_q, ``widest``)) eps of the
     largest count as zero (for ``at_least`` in the rank only), with d_q = ``widths[q]`` and the eps
     of ``dtype``, in which the rows were rounded; ``widest=math.inf`` is what ``torch.linalg.pinv``
-    does. Layers that are not trusted are solved on ``precise_gram(q)``, X_q X_q^T in float64, or on
-    ``block(q)``, X_q itself, where that is not None. ``gain`` bounds the correction's length.
+    does. Layers that are not trusted are corrected with ``measure`` (if given and if that helps) or
+    solved on ``precise_gram(q)``, X_q X_q^T in float64, or on ``block(q)``, X_q itself, where that
+    is not None. ``gain`` bounds the correction's length.
 
     >>> gram = torch.tensor([[[1.0, -0.6], [-0.6, 1.0]]], dtype=torch.float64)
     >>> project(gram, torch.tensor([0.5, 0.5], dtype=torch.float64)).coefficients
@@ -123,10 +130,17 @@ def project(
     products = torch.zeros_like(scale) if reference_dots is None else reference_dots
     gap = torch.where(active, shared - scale * products, 0)
     cutoffs = _cutoffs(widths or (1,) * len(grams), active, widest, dtype)
-    coefficients, trusted = trusted_solve(kernel, gap, dtype, cutoffs)
+    floor = 0.0 if gain is None else 1 / gain
+    solved = cholesky_solve(kernel, gap, dtype, cutoffs, floor)
+    coefficients, trusted = solved.coefficients, solved.trusted
+    measured: dict[int, Tensor] = {}
     if constraint == "at_least":
         coefficients = _one_sided(kernel, gap, active, trusted)
+    elif measure is not None and bool(solved.corrections.any()):
+        measured = _correct(solved, scale, shared, products, grams, measure)
     square = (coefficients * apply(kernel, coefficients)).sum(-1)
+    for layer, dots in measured.items():
+        square[layer] = coefficients[layer] @ (scale[layer] * dots)
     found = Projection(
         coefficients,
         shared,
@@ -135,10 +149,10 @@ def project(
         square,
         trusted,
         one_sided=constraint == "at_least",
+        products=measured,
     )
-    floor = 0.0 if gain is None else 1 / gain
     bounded = []
-    for layer in torch.nonzero(~trusted).flatten().tolist():
+    for layer in set(torch.nonzero(~trusted).flatten().tolist()) - measured.keys():
         rows = torch.nonzero(active[layer]).flatten()
         coefficients[layer] = 0
         if len(rows) == 0:
@@ -147,13 +161,39 @@ def project(
             scale[layer, rows], gap[layer, rows], constraint, float(cutoffs[layer]), floor
         )
         gram = precise_gram or (lambda index: grams[index])
-        bounded += [layer] * _solve_again(found, layer, rows, part, gram, block, dtype)
+        bounded += [layer] * _solve_again(found, layer, rows, part, gram, block)
     return replace(
         found,
         coefficients=scale * coefficients,
         norm=square.clamp(min=0).sqrt(),
         bounded=tuple(bounded),
     )
+
+
+def _correct(
+    solved: CholeskySolution,
+    scale: Tensor,
+    targets: Tensor,
+    reference_dots: Tensor,
+    grams: Tensor,
+    measure: Measure,
+) -> dict[int, Tensor]:
+    """Improve ``solved.coefficients`` in place: c <- c + K^-1 (rho - U g), with U g measured.
+
+    Returns <x_i, Delta> for the layers concerned; only the small last change comes from ``grams``.
+    """
+    products: dict[int, Tensor] = {}
+    for turn in range(int(solved.corrections.max())):
+        layers = torch.nonzero(solved.corrections > turn).flatten().tolist()
+        rows = torch.zeros_like(scale)
+        rows[layers] = scale[layers] * solved.coefficients[layers]
+        for layer, dots in measure(rows, layers).items():
+            missing = (scale[layer] > 0) * targets[layer] - scale[layer] * dots
+            change = solved.inverse[layer] @ missing
+            solved.coefficients[layer] += change
+            own = dots - reference_dots[layer]
+            products[layer] = own + grams[layer] @ (scale[layer] * change)
+    return products
 
 
 def _solve_again(
@@ -163,7 +203,6 @@ def _solve_again(
     part: _Layer,
     gram: Callable[[int], Tensor],
     block: Callable[[int], Tensor | None] | None,
-    dtype: torch.dtype,
 ) -> bool:
     """Fill in one layer with more digits; return whether the gain's limit acted.
 
@@ -171,10 +210,12 @@ def _solve_again(
     """
     known = block(layer) if block is not None else None
     if known is None:
-        solved = part.coefficients(gram(layer)[rows][:, rows])
+        precise = gram(layer)
+        solved = part.coefficients(precise[rows][:, rows])
         found.coefficients[layer, rows], found.rank[layer], found.norm[layer], limited = solved
+        found.products[layer] = precise[:, rows] @ (part.scale * solved[0])
         return limited
-    vector, found.rank[layer], limited = part.vector(known[rows], dtype)
+    vector, found.rank[layer], limited = part.vector(known[rows])
     found.vectors[layer], found.norm[layer] = vector, vector @ vector
     return limited
 
@@ -213,12 +254,9 @@ class _Layer:
         found, rank, limited = self._on_kernel(kernel)
         return found, rank, found @ kernel @ found, limited
 
-    def vector(self, rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, int, bool]:
-        """Return U^T c, the rank and whether the limit acted, from rows rounded to ``dtype``."""
+    def vector(self, rows: Tensor) -> tuple[Tensor, int, bool]:
+        """Return U^T c, the rank and whether the limit acted, from float64 rows."""
         units = self.scale.unsqueeze(-1) * rows
-        if dtype != torch.float64:  # float64 holds the squares of float32
-            coefficients, rank, limited = self._on_kernel(units @ units.T)
-            return units.T @ coefficients, rank, limited
         vector, rank, limited = singular_solve(units, self.gap, self.cutoff, self.floor)
         if self.constraint == "at_least":
             vector = units.T @ self._on_kernel(units @ units.T)[0]

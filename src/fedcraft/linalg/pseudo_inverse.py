@@ -6,26 +6,43 @@ U^+ b = U^T K^+ b: only m x m matrices are factorised. There are two traps.
   cut-off is *squared*, and may fall below the rounding of a float32 product.
 * A Gram matrix doubles the condition number, so its rounding may be amplified.
 
-One rule avoids both: a Cholesky solve is trusted only where the inverse it yields shows that
-rounding stays below ``_TRUSTED``; ``projection`` solves every other layer with more care.
+A Cholesky solve is trusted only where the inverse it yields shows that rounding stays below
+``_TRUSTED``. Where it stays below ``_CORRECTABLE``, the answer's products can be measured on the
+rows themselves and the difference solved for again, which squares the relative error (the
+corrected semi-normal equations). ``projection`` solves every other layer with more care.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 _TRUSTED = {torch.float32: 1e-5, torch.float64: 1e-13}
+_CORRECTABLE = {torch.float32: 1e-2, torch.float64: 0.0}
+_ONE_IS_ENOUGH = 1e-3
+_MARGIN = 1.01  # above the floor, beyond all rounding of the products
 
 
-def trusted_solve(
-    kernel: Tensor, target: Tensor, dtype: torch.dtype, cutoffs: Tensor
-) -> tuple[Tensor, Tensor]:
+@dataclass(frozen=True)
+class CholeskySolution:
+    """Solutions of (Q, m, m) positive definite systems, and how far they can be relied on."""
+
+    coefficients: Tensor  # (Q, m)
+    inverse: Tensor  # (Q, m, m)
+    trusted: Tensor  # (Q,) bool: as good as the problem allows
+    corrections: Tensor  # (Q,): measured corrections that make the others so; 0 where none does
+
+
+def cholesky_solve(
+    kernel: Tensor, target: Tensor, dtype: torch.dtype, cutoffs: Tensor, floor: float = 0.0
+) -> CholeskySolution:
     """Solve (Q, m, m) positive definite systems by Cholesky with one step of refinement.
 
-    Returns coefficients (Q, m), and for each layer whether they can be trusted, (Q,) bool: when
-    eps(dtype) ||K^-1||_F stays small, the expected effect of independent roundings of K's entries
-    on the answer, and no singular value of U can lie below the layer's ``cutoffs`` (Q,).
+    A layer is trusted when eps(dtype) ||K^-1||_F stays small, the expected effect of independent
+    roundings of K's entries on the answer, and no singular value of U can lie below the layer's
+    ``cutoffs`` (Q,). It can be corrected if also none lies below ``floor``.
     """
     factor, failed = torch.linalg.cholesky_ex(kernel)
     identity = torch.eye(kernel.shape[-1], dtype=kernel.dtype)
@@ -35,9 +52,15 @@ def trusted_solve(
     rounding = torch.finfo(dtype).eps * inverse_norm
     # ||K|| ||K^-1|| bounds (sigma_max / sigma_min)^2 from above.
     full_rank = cutoffs.square() * torch.linalg.matrix_norm(kernel) * inverse_norm < 1
-    trusted = (failed == 0) & (rounding <= _TRUSTED[dtype]) & full_rank
+    usable = (failed == 0) & full_rank
+    trusted = usable & (rounding <= _TRUSTED[dtype])
+    wanted = usable & ~trusted & (rounding <= _CORRECTABLE[dtype])
+    if bool((wanted & (inverse_norm * floor**2 > 1)).any()):
+        wanted &= torch.linalg.cholesky_ex(kernel - _MARGIN * floor**2 * identity)[1] == 0
     rough = apply(inverse, target)
-    return rough + apply(inverse, target - apply(kernel, rough)), trusted
+    refined = rough + apply(inverse, target - apply(kernel, rough))
+    corrections = wanted * torch.where(rounding > _ONE_IS_ENOUGH, 2, 1)
+    return CholeskySolution(refined, inverse, trusted, corrections)
 
 
 def apply(matrices: Tensor, vectors: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from fedcraft.config.overrides import MethodLike, Overrides
 from fedcraft.config.toml import ConfigLike, merged, origins, read_source
 from fedcraft.errors import ConfigError
 from fedcraft.studies.plan import Plan
+from fedcraft.studies.runner import ChildPool
 from fedcraft.studies.sweep import Observer, SweepResult, repeat_best, sweep
 
 DEFAULT_METHODS = ("fedavg", "fedavgm", "config", "craft", "craft-auto")
@@ -60,9 +61,20 @@ def compare(
     >>> fedcraft.compare(["craft", "fedavg"], rounds=50).table()      # doctest: +SKIP
     """
     plan = comparison_plan(methods, config, grid=grid, overrides=dict(overrides))
-    result = sweep(plan, out=out or "runs/compare", jobs=jobs, observer=observer)
     seeds = further_seeds(plan, repeats)
-    return repeat_best(result, seeds, plan=plan, jobs=jobs, observer=observer)
+    return carry_out(plan, seeds, out=out or "runs/compare", jobs=jobs, observer=observer)
+
+
+def carry_out(
+    plan: Plan, seeds: Sequence[int], *, out: str | Path, jobs: int, observer: Observer | None
+) -> SweepResult:
+    """Do the runs of a comparison: the plan, then the best of each method for more ``seeds``.
+
+    The same child processes do both.
+    """
+    with ChildPool() as runner:
+        result = sweep(plan, out=out, jobs=jobs, observer=observer, runner=runner)
+        return repeat_best(result, seeds, plan=plan, jobs=jobs, observer=observer, runner=runner)
 
 
 def further_seeds(plan: Plan, repeats: int) -> list[int]:

@@ -136,8 +136,8 @@ def _train(
     def text(executor: str) -> bytes:
         """Name the executor that ``auto`` chose, because a repetition must use the same one.
 
-        ``serial`` and ``processes`` give the same bits, ``vectorized`` others, and ``auto``
-        measures time.
+        ``serial`` and ``processes`` give the same bits, ``vectorized`` others, and ``auto`` depends
+        on whether there is a GPU.
         """
         chosen = config.but(executor=executor) if config.executor == "auto" else config
         return config_text(chosen)

@@ -20,11 +20,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fedcraft.console import say_stopping
 from fedcraft.studies.child import attempt
 
+T = TypeVar("T")
 Progress = Callable[[Path, dict[str, Any]], None]
 """Called now and then with the directory of a run and a record with its ``round``."""
 
@@ -48,31 +49,53 @@ Runner = Callable[[Sequence[Path], int, Progress, Ended], list[RunOutcome]]
 def run_all(
     directories: Iterable[Path], jobs: int, progress: Progress, ended: Ended
 ) -> list[RunOutcome]:
-    """Run every directory, ``jobs`` at once, and return how each ended, in the given order.
+    """Run every directory in child processes that end afterwards: see :class:`ChildPool`."""
+    with ChildPool() as pool:
+        return pool(directories, jobs, progress, ended)
 
-    ``progress`` and ``ended`` are called from other threads. KeyboardInterrupt asks the children
-    for a last checkpoint and is then raised again.
-    """
-    order = list(directories)
-    waiting: queue.SimpleQueue[Path] = queue.SimpleQueue()
-    for directory in order:
-        waiting.put(directory)
-    workers = [_ChildThread(waiting, progress, ended) for _ in range(min(jobs, len(order)))]
-    try:
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.wait()
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            say_stopping()
-        for worker in workers:
-            worker.interrupt()
-        for worker in workers:
-            worker.see_off()
-        raise
-    outcomes = {outcome.directory: outcome for worker in workers for outcome in worker.outcomes}
-    return [outcomes[directory] for directory in order if directory in outcomes]
+
+class ChildPool:
+    """A runner whose child processes, once started, serve all its calls until it is closed."""
+
+    def __init__(self) -> None:
+        self._idle: queue.SimpleQueue[_Child] = queue.SimpleQueue()
+
+    def __call__(
+        self, directories: Iterable[Path], jobs: int, progress: Progress, ended: Ended
+    ) -> list[RunOutcome]:
+        """Run every directory, ``jobs`` at once, and return how each ended, in the given order.
+
+        ``progress`` and ``ended`` are called from other threads. KeyboardInterrupt asks the
+        children for a last checkpoint and is then raised again.
+        """
+        order = list(directories)
+        waiting: queue.SimpleQueue[Path] = queue.SimpleQueue()
+        for directory in order:
+            waiting.put(directory)
+        count = min(jobs, len(order))
+        workers = [_ChildThread(waiting, self._idle, progress, ended) for _ in range(count)]
+        try:
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.wait()
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                say_stopping()
+            for worker in workers:
+                worker.interrupt()
+            for worker in workers:
+                worker.see_off()
+            raise
+        outcomes = {outcome.directory: outcome for worker in workers for outcome in worker.outcomes}
+        return [outcomes[directory] for directory in order if directory in outcomes]
+
+    def __enter__(self) -> ChildPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while (child := _next(self._idle)) is not None:
+            child.dismiss()
 
 
 def run_here(objects: Mapping[Path, Mapping[str, Any]]) -> Runner:
@@ -107,17 +130,22 @@ def terminable() -> Iterator[None]:
 
 
 class _ChildThread(threading.Thread):
-    """A thread that feeds one child process and replaces it when it dies."""
+    """A thread that feeds one child process at a time and replaces it when it dies."""
 
-    def __init__(self, waiting: queue.SimpleQueue[Path], progress: Progress, ended: Ended) -> None:
+    def __init__(
+        self,
+        waiting: queue.SimpleQueue[Path],
+        idle: queue.SimpleQueue[_Child],
+        progress: Progress,
+        ended: Ended,
+    ) -> None:
         super().__init__(daemon=True)
         self.outcomes: list[RunOutcome] = []
-        self._waiting = waiting
+        self._waiting, self._idle = waiting, idle
         self._progress, self._ended = progress, ended
-        self._child: subprocess.Popen[str] | None = None
+        self._child: _Child | None = None
         self._stopping = False
         self._error: BaseException | None = None
-        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
 
     def wait(self) -> None:
         """Join in steps, so that the main thread still sees Ctrl-C; raise errors of the thread."""
@@ -129,82 +157,107 @@ class _ChildThread(threading.Thread):
     def interrupt(self) -> None:
         """Ask the child for a last checkpoint, as Ctrl-C would."""
         self._stopping = True
-        if self._child is not None and self._child.poll() is None:
-            self._child.send_signal(signal.SIGINT)
+        if self._child is not None:
+            self._child.interrupt()
 
     def see_off(self) -> None:
         """Wait for the child's last checkpoint, up to a limit."""
-        if self._child is None:
-            return
-        try:
-            self._child.wait(_PATIENCE)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
+        if self._child is not None:
+            self._child.see_off()
 
     def run(self) -> None:
-        """Take directories until there are none left, then end the child."""
+        """Take directories until there are none left, then leave the child to the next call."""
         try:
-            self._work()
+            while not self._stopping and (directory := _next(self._waiting)) is not None:
+                outcome = self._one(directory)
+                if not self._stopping:
+                    self.outcomes.append(outcome)
+                    self._ended(outcome)
         except BaseException as error:
             self._error = error
         finally:
-            self._dismiss()
-
-    def _work(self) -> None:
-        while not self._stopping:
-            try:
-                directory = self._waiting.get_nowait()
-            except queue.Empty:
-                break
-            outcome = self._one(directory)
-            if not self._stopping:
-                self.outcomes.append(outcome)
-                self._ended(outcome)
-
-    def _dismiss(self) -> None:
-        """Close the child's input, which ends it, even in the middle of a run."""
-        child = self._child
-        if child is not None and child.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                child.stdin.close()
-            child.wait()
-        self._errors.close()
+            if self._child is not None:
+                if self._stopping or self._error is not None:
+                    self._child.dismiss()
+                else:
+                    self._idle.put(self._child)
 
     def _one(self, directory: Path) -> RunOutcome:
-        child = self._living()
+        if self._child is None or not self._child.lives:
+            if self._child is not None:
+                self._child.dismiss()
+            self._child = _next(self._idle) or _Child()
         try:
-            child.stdin.write(json.dumps(str(directory)) + "\n")  # type: ignore[union-attr]
-            child.stdin.flush()  # type: ignore[union-attr]
-        except BrokenPipeError:
-            return RunOutcome(directory, self._obituary(child))
-        for line in child.stdout or ():
-            message = json.loads(line)
-            if "round" in message:
+            for message in self._child.answers(directory):
+                if "round" not in message:
+                    return RunOutcome(directory, message["error"], message.get("busy", False))
                 self._progress(directory, message)
-            else:
-                return RunOutcome(directory, message["error"], message.get("busy", False))
-        return RunOutcome(directory, self._obituary(child))
+        except BrokenPipeError:
+            pass
+        return RunOutcome(directory, self._child.obituary())
 
-    def _living(self) -> subprocess.Popen[str]:
-        if self._child is None or self._child.poll() is not None:
-            # A separate session: Ctrl-C in a terminal reaches only the parent, which passes it on.
-            self._child = subprocess.Popen(
-                [sys.executable, "-m", "fedcraft.studies.child"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                text=True,
-                start_new_session=True,
-                env={**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(_import_paths())},
-            )
-        return self._child
 
-    def _obituary(self, child: subprocess.Popen[str]) -> str:
-        code = child.wait()
+class _Child:
+    """A child process and what it wrote to its standard error."""
+
+    def __init__(self) -> None:
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
+        # A separate session: Ctrl-C in a terminal reaches only the parent, which passes it on.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "fedcraft.studies.child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(_import_paths())},
+        )
+
+    @property
+    def lives(self) -> bool:
+        return self._process.poll() is None
+
+    def answers(self, directory: Path) -> Iterator[dict[str, Any]]:
+        """Hand the child a run; yield its messages until the one that ends the run."""
+        self._process.stdin.write(json.dumps(str(directory)) + "\n")  # type: ignore[union-attr]
+        self._process.stdin.flush()  # type: ignore[union-attr]
+        for line in self._process.stdout or ():
+            yield json.loads(line)
+
+    def interrupt(self) -> None:
+        if self.lives:
+            self._process.send_signal(signal.SIGINT)
+
+    def see_off(self) -> None:
+        """Wait for the last checkpoint, up to a limit."""
+        try:
+            self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+    def dismiss(self) -> None:
+        """Close the child's input, which ends it, even in the middle of a run."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._errors.close()
+
+    def obituary(self) -> str:
+        code = self._process.wait()
         self._errors.seek(0)
         last = "\n".join(self._errors.read().splitlines()[-20:])
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         return f"the worker process {how}. {last}".strip()
+
+
+def _next(waiting: queue.SimpleQueue[T]) -> T | None:
+    try:
+        return waiting.get_nowait()
+    except queue.Empty:
+        return None
 
 
 def _import_paths() -> list[str]:

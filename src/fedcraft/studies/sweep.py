@@ -149,6 +149,7 @@ def repeat_best(
     plan: Plan | None = None,
     jobs: int = 0,
     observer: Observer | None = None,
+    runner: Runner = run_all,
 ) -> SweepResult:
     """Run the best setting of each method again for more ``seeds``, and return all the runs.
 
@@ -164,7 +165,7 @@ def repeat_best(
     if not seeds or not variants:
         return result
     repetitions = Plan({}, {"seed": list(seeds)}, variants, "repetitions")
-    more = sweep(repetitions, out=result.folder, jobs=jobs, observer=observer)
+    more = sweep(repetitions, out=result.folder, jobs=jobs, observer=observer, runner=runner)
     runs = {run.directory: run for run in (*result.runs, *more.runs)}
     tried_again = {run.directory.name for run in more.runs}
     failures = {name: why for name, why in result.failures.items() if name not in tried_again}

@@ -1,28 +1,26 @@
-"""The choice of a run's executor, by name or by a short calibration."""
+"""The choice of a run's executor, by name or by the shape of the run; never by a clock."""
 
 from __future__ import annotations
 
 import importlib
-import time
 from collections.abc import Callable
 
 import torch
 
 from fedcraft.config.settings import Settings
 from fedcraft.engine.executors.executor import Executor, SerialExecutor
-from fedcraft.engine.executors.job import Command, Job, Workspace
+from fedcraft.engine.executors.job import Job, Workspace
 from fedcraft.engine.executors.processes import ProcessExecutor
 from fedcraft.engine.executors.units import UnitRunner
-from fedcraft.engine.sampling import draw_clients
 from fedcraft.errors import ConfigError
-from fedcraft.local.fast_sgd.vectorized import group_size, make_group_trainer
+from fedcraft.local.fast_sgd.vectorized import make_group_trainer
 
 # Executors from packages above this one, by the path of the function that makes them.
 ADAPTERS: dict[str, str] = {"ray": "fedcraft.cluster:make_ray_executor"}
 
-_REPEATS = 3
-_CLEARLY_FASTER = 1.25
-_SHORT_RUN = 20  # rounds; below this a calibration costs more than it can save
+# Side by side, many small models train up to twice as fast on a CPU; others gain nothing.
+_MANY_CLIENTS = 32
+_SMALL_MODEL = 2**14  # parameters
 
 
 def device_of(settings: Settings) -> torch.device:
@@ -35,12 +33,12 @@ def device_of(settings: Settings) -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def resolve(settings: Settings, job: Job, workspace: Workspace, remembered: str | None) -> str:
+def resolve(settings: Settings, job: Job, remembered: str | None) -> str:
     """Return the executor a run uses.
 
-    ``auto`` means processes (serial for one worker), or vectorized if a short calibration shows
-    that to be clearly faster; a resumed run keeps its executor. Only serial and processes give the
-    same bits: name the executor if you need the same bits again.
+    ``auto`` means vectorized for many clients with a small model and on a GPU, otherwise processes
+    (serial for one worker): the same configuration always has the same executor on the same device.
+    A resumed run keeps its executor. Only serial and processes give the same bits as each other.
     """
     if settings.executor == "vectorized" and not _can_group(settings, job):
         raise ConfigError(
@@ -52,8 +50,7 @@ def resolve(settings: Settings, job: Job, workspace: Workspace, remembered: str 
         return settings.executor
     if remembered is not None:
         return remembered
-    worth_a_try = settings.rounds >= _SHORT_RUN and _can_group(settings, job)
-    if worth_a_try and _faster_in_groups(settings, job, workspace):
+    if _worth_grouping(settings, job) and _can_group(settings, job):
         return "vectorized"
     return "processes" if settings.worker_count > 1 else "serial"
 
@@ -85,32 +82,8 @@ def _can_group(settings: Settings, job: Job) -> bool:
     return attraction < 1 and make_group_trainer(job.objective, job.module, job.device) is not None
 
 
-def _faster_in_groups(settings: Settings, job: Job, workspace: Workspace) -> bool:
-    """Time the first cohort's clients one by one and side by side, in seconds of this CPU."""
-    clients = draw_clients(settings, len(job.federation), 0).present
-    size = min(group_size(len(clients), job.device), len(clients))
-    if size < 2:
-        return False
-    runner, lr = UnitRunner(job, workspace), settings.client_lr
-    workspace.theta.copy_(workspace.initial)
-    workspace.clients[:size] = clients[:size]
-    workspace.group_slots[:size], workspace.group_slots[-1] = range(size), size
-    single, group = Command("train", 0, lr), Command("group", 0, lr, group=size)
-
-    def one_by_one() -> None:
-        for slot in range(size):
-            runner.run(single, slot)
-
-    alone = _seconds(one_by_one)
-    return _CLEARLY_FASTER * _seconds(lambda: runner.run(group, 0)) < alone
-
-
-def _seconds(work: Callable[[], None]) -> float:
-    """Return the least CPU time of a few repeats, so that other programs hardly matter."""
-    work()
-    least = float("inf")
-    for _ in range(_REPEATS):
-        started = time.thread_time()
-        work()
-        least = min(least, time.thread_time() - started)
-    return least
+def _worth_grouping(settings: Settings, job: Job) -> bool:
+    if job.device.type != "cpu":
+        return True
+    parameters = sum(parameter.numel() for parameter in job.module.parameters())
+    return settings.clients_per_round >= _MANY_CLIENTS and parameters <= _SMALL_MODEL

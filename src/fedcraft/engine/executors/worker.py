@@ -17,7 +17,7 @@ from fedcraft.engine.executors.job import Command, Job, Workspace
 from fedcraft.engine.executors.shared_memory import SharedBytes
 from fedcraft.engine.executors.units import UnitFailure, UnitRunner
 from fedcraft.errors import ClientError
-from fedcraft.linalg.numerics import one_thread
+from fedcraft.linalg.numerics import keep_freed_memory, one_thread
 
 READY = "ready"
 
@@ -61,6 +61,7 @@ def worker_main(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # they are for the parent, which closes the pipe
     one_thread()
+    keep_freed_memory()
     code = 0
     try:
         own = job.unpack() if isinstance(job, SharedJob) else job

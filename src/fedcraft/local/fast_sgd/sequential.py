@@ -1,30 +1,28 @@
-"""The layers of a sequential network with hand-written SGD steps: no graph is built.
+"""The layers of sequential and residual networks with hand-written SGD steps: no graph is built.
 
 Three things make this faster than ``backward()`` and a step: the update goes straight into the
 weights (W <- W - lr G^T X is one matrix product that accumulates), ReLU comes after max-pooling
 (the same numbers on a quarter of the pixels), and convolutions take the routes of
-:mod:`fedcraft.local.fast_sgd.convolution`.
+:mod:`fedcraft.local.fast_sgd.convolution`. Residual blocks are in
+:mod:`fedcraft.local.fast_sgd.residual`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from fedcraft.local.fast_sgd import convolution
-
-
-class FastLayer(Protocol):
-    """One layer; it remembers what its backward pass needs."""
-
-    def forward(self, inputs: Tensor, training: bool) -> Tensor:
-        """Return the layer's output; in training, remember what :meth:`backward` needs."""
-
-    def backward(self, gradient: Tensor, lr: float, deeper: bool) -> Tensor:
-        """Step down, and return the gradient at the input if there is anything ``deeper``."""
+from fedcraft.local.fast_sgd.layer import FastLayer
+from fedcraft.local.fast_sgd.residual import (
+    MeanPool,
+    Normalization,
+    PaddedConvolution,
+    ResidualBlock,
+)
+from fedcraft.models.resnet import Block, ResNet
 
 
 class _Weighted:
@@ -129,11 +127,22 @@ class _Dropout:
         return gradient if self.mask is None else gradient * self.mask
 
 
+_FOR_IMAGES = (
+    _Convolution,
+    PaddedConvolution,
+    Normalization,
+    ResidualBlock,
+    MeanPool,
+    _Pool,
+    _Flatten,
+)
+
+
 def fast_layers(module: nn.Module) -> list[FastLayer] | None:
     """Return the layers of a sequence, or None if one of them is not supported."""
     layers = list(leaves(module))
     known = [found for layer in layers if (found := _fast_layer(layer)) is not None]
-    owned = [id(p) for layer in layers for p in layer.parameters(recurse=False)]
+    owned = [id(p) for layer in layers for p in layer.parameters()]
     whole = {id(p) for p in module.parameters()} == set(owned) and not list(module.buffers())
     trainable = all(p.requires_grad and p.dtype == torch.float32 for p in module.parameters())
     # A tied weight has two gradients.
@@ -147,10 +156,17 @@ def fast_layers(module: nn.Module) -> list[FastLayer] | None:
 
 
 def leaves(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the layers of nested sequences in order."""
-    if type(module) is nn.Sequential and not _hooked(module):
+    """Yield the layers of nested sequences and residual networks in order."""
+    if _hooked(module):
+        yield module
+    elif type(module) is nn.Sequential:
         for child in module:
             yield from leaves(child)
+    elif type(module) is ResNet:
+        yield from (module.conv1, module.norm1, nn.ReLU())
+        for stage in (module.stage1, module.stage2, module.stage3):
+            yield from leaves(stage)
+        yield from (nn.AdaptiveAvgPool2d(1), nn.Flatten(), module.head)
     else:
         yield module
 
@@ -160,8 +176,14 @@ def _fast_layer(layer: nn.Module) -> FastLayer | None:
         return None
     if type(layer) is nn.Linear:
         return _Linear(layer)
-    if type(layer) is nn.Conv2d and _plain_convolution(layer):
-        return _Convolution(layer)
+    if type(layer) is nn.Conv2d and _zero_padded(layer):
+        return _Convolution(layer) if _plain_convolution(layer) else PaddedConvolution(layer)
+    if type(layer) is nn.GroupNorm and layer.affine:
+        return Normalization(layer)
+    if type(layer) is nn.AdaptiveAvgPool2d and layer.output_size in (1, (1, 1)):
+        return MeanPool()
+    if type(layer) is Block:
+        return _block(layer)
     if type(layer) is nn.ReLU:
         return _Relu()
     if type(layer) is nn.MaxPool2d and _plain_pool(layer):
@@ -173,9 +195,22 @@ def _fast_layer(layer: nn.Module) -> FastLayer | None:
     return None
 
 
+def _block(block: Block) -> FastLayer | None:
+    parts = (block.conv1, block.norm1, nn.ReLU(), block.conv2, block.norm2)
+    chain = [found for part in parts if (found := _fast_layer(part)) is not None]
+    if len(chain) < len(parts):
+        return None
+    _relu_in_place(chain)
+    return ResidualBlock(block, chain)
+
+
+def _zero_padded(layer: nn.Conv2d) -> bool:
+    by_number = not isinstance(layer.padding, str) and layer.padding_mode == "zeros"
+    return by_number and layer.dilation == (1, 1) and layer.groups == 1
+
+
 def _plain_convolution(layer: nn.Conv2d) -> bool:
-    ordinary = (layer.stride, layer.padding, layer.dilation) == ((1, 1), (0, 0), (1, 1))
-    return ordinary and layer.groups == 1
+    return (layer.stride, layer.padding) == ((1, 1), (0, 0))
 
 
 def _plain_pool(layer: nn.MaxPool2d) -> bool:
@@ -197,16 +232,20 @@ def _hooked(layer: nn.Module) -> bool:
 
 
 def _linear_on_images(layers: list[FastLayer]) -> bool:
-    """Tell whether a layer for images follows a linear one, which here takes only rows."""
+    """Tell whether a layer for images follows a linear one, which here takes only rows.
+
+    Nor may a norm come first: it also takes rows, and only images are written out.
+    """
     kinds = [type(layer) for layer in layers]
     first = kinds.index(_Linear) if _Linear in kinds else len(kinds)
-    return any(kind in (_Convolution, _Pool, _Flatten) for kind in kinds[first:])
+    images = next((kind for kind in kinds if kind in _FOR_IMAGES), None)
+    return images is Normalization or any(kind in _FOR_IMAGES for kind in kinds[first:])
 
 
 def _relu_in_place(layers: list[FastLayer]) -> None:
     fresh = False
     for layer in layers:
-        fresh = fresh or isinstance(layer, _Weighted)
+        fresh = fresh or hasattr(layer, "weight")
         if isinstance(layer, _Relu):
             layer.in_place = fresh
 

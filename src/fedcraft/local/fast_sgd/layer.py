@@ -1,0 +1,17 @@
+"""The contract of a layer with a hand-written SGD step."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+
+class FastLayer(Protocol):
+    """One layer; it remembers what its backward pass needs."""
+
+    def forward(self, inputs: Tensor, training: bool) -> Tensor:
+        """Return the layer's output; in training, remember what :meth:`backward` needs."""
+
+    def backward(self, gradient: Tensor, lr: float, deeper: bool) -> Tensor:
+        """Step down, and return the gradient at the input if there is anything ``deeper``."""
