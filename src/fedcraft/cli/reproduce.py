@@ -16,12 +16,13 @@ from fedcraft.cli.outcome import (
     Jobs,
     as_data,
     print_estimate,
+    print_scores,
     report_failures,
     stop_without_runs,
     sweep_bar,
     write_report,
 )
-from fedcraft.cli.tables import plain_table, score_table
+from fedcraft.cli.tables import plain_table
 from fedcraft.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def finish_reproduction(made: Reproduction, folder: Path, quiet: bool, as_json: 
 
 def _print_table(made: Reproduction, console: Console) -> None:
     short = made.preset.published is not None and not made.whole
-    console.print(score_table(made.rows(), made.title, show_rounds=short))
+    print_scores(made.rows(), made.title, console, show_rounds=short)
     correlation = made.rank_correlation()
     if correlation is not None:
         console.print(f"Rank correlation with the paper's means: {correlation:.2f}")

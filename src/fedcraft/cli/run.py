@@ -10,7 +10,8 @@ import typer
 
 from fedcraft.cli.complete import complete_override
 from fedcraft.cli.console import Json, Quiet, error_console, out_console, print_json
-from fedcraft.cli.tables import plain_table, score_table
+from fedcraft.cli.outcome import print_scores
+from fedcraft.cli.tables import plain_table
 
 Words = Annotated[
     list[str] | None,
@@ -128,7 +129,7 @@ def _show(result: Any, quiet: bool, as_json: bool) -> None:
         return
     console = out_console(quiet=quiet)
     rounds = result.status.get("round", 0)
-    console.print(score_table([summary], f"{result.config.dataset}, {rounds} rounds"))
+    print_scores([summary], f"{result.config.dataset}, {rounds} rounds", console)
     note = error_console(quiet=quiet)
     note.print(f"{result.state}: {result.directory}")
     note.print(f"A page with figures:  fedcraft report {quote(str(result.directory))}")

@@ -11,7 +11,7 @@ import typer
 
 from fedcraft.cli.complete import complete_method, complete_override
 from fedcraft.cli.console import Json, Quiet
-from fedcraft.cli.outcome import Estimate, Jobs, finish, print_estimate, sweep_bar
+from fedcraft.cli.outcome import Baseline, Estimate, Jobs, finish, print_estimate, sweep_bar
 
 if TYPE_CHECKING:
     from fedcraft.studies.sweep import SweepResult
@@ -41,6 +41,7 @@ def compare(
     ] = 2,
     jobs: Jobs = 0,
     page: Page = True,
+    baseline: Baseline = None,
     estimate: Estimate = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -75,7 +76,7 @@ def compare(
     with sweep_bar(quiet or as_json) as bar:
         result = work(plan, out=out, jobs=jobs, observer=bar)
         result = repeat_best(result, seeds, jobs=jobs, observer=bar)
-    finish(result, page=page, quiet=quiet, as_json=as_json)
+    finish(result, page=page, quiet=quiet, as_json=as_json, baseline=baseline)
 
 
 def sweep(
@@ -102,6 +103,7 @@ def sweep(
         ),
     ] = None,
     page: Page = True,
+    baseline: Baseline = None,
     estimate: Estimate = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -131,7 +133,7 @@ def sweep(
     with sweep_bar(quiet or as_json) as bar:
         work = _sweeper(ray)
         result = work(plan, out=out or Path("runs") / config.stem, jobs=jobs, observer=bar)
-    finish(result, page=page, quiet=quiet, as_json=as_json)
+    finish(result, page=page, quiet=quiet, as_json=as_json, baseline=baseline)
 
 
 def _sweeper(ray: str | None) -> Callable[..., SweepResult]:

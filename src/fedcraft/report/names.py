@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fedcraft.runs.select import Entry, in_order
+from fedcraft.runs.summary import BASELINE
 
 __all__ = ["BASELINE", "COLOURS", "DARK_COLOURS", "OURS", "Style", "style", "styles"]
 
-OURS, BASELINE = "craft", "fedavg"
+OURS = "craft"
 
 # Okabe and Ito's palette, whose colours are distinct under common colour vision deficiencies.
 # Orange, sky blue and yellow are darkened for thin lines on white. Vermillion is kept for CRAFT,

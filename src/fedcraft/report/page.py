@@ -20,7 +20,17 @@ from fedcraft.report.names import COLOURS, DARK_COLOURS, style
 from fedcraft.report.verdict import verdict
 from fedcraft.runs import Run
 from fedcraft.runs.select import Problem, group, in_order
-from fedcraft.runs.summary import METRICS, marks, note, rows, spread
+from fedcraft.runs.summary import (
+    METRICS,
+    gain_place,
+    gain_text,
+    interval_text,
+    marks,
+    note,
+    one_seed,
+    rows,
+    spread,
+)
 
 with needs("jinja2"):
     import jinja2
@@ -45,17 +55,27 @@ _SCRIPTS = (
 )
 
 
-def write_page(runs: Iterable[Run], path: str | os.PathLike[str]) -> Path:
-    """Write the report of ``runs`` to ``path`` (one HTML file) and return its path."""
+def write_page(
+    runs: Iterable[Run], path: str | os.PathLike[str], baseline: str | None = None
+) -> Path:
+    """Write the report of ``runs`` to ``path`` (one HTML file) and return its path.
+
+    The summary compares every method with ``baseline``, FedAvg if none is named.
+    """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(page(list(runs)), encoding="utf-8")
+    target.write_text(page(list(runs), baseline), encoding="utf-8")
     return target
 
 
-def page(runs: Sequence[Run]) -> str:
+def page(runs: Sequence[Run], baseline: str | None = None) -> str:
     """The HTML of the report."""
-    problems = [_problem_view(number, problem) for number, problem in enumerate(group(runs))]
+    found = group(runs)
+    table = rows(found, baseline)
+    problems = [
+        _problem_view(number, problem, [row for row in table if row["problem"] == problem.title])
+        for number, problem in enumerate(found)
+    ]
     looks = {m["key"]: m for view in problems for m in view["methods"]}
     return _template().render(
         problems=problems,
@@ -71,8 +91,7 @@ def page(runs: Sequence[Run]) -> str:
     )
 
 
-def _problem_view(number: int, problem: Problem) -> dict[str, Any]:
-    table = rows([problem])
+def _problem_view(number: int, problem: Problem, table: list[dict[str, Any]]) -> dict[str, Any]:
     tried = max(row["settings"] for row in table)
     return {
         "id": f"p{number}",
@@ -81,7 +100,10 @@ def _problem_view(number: int, problem: Problem) -> dict[str, Any]:
         "facts": _facts(problem, table),
         "methods": [{"key": e.name, "label": e.label, **asdict(style(e))} for e in problem.entries],
         "summary": _summary_rows(table),
-        "note": note(table),
+        "note": " ".join(filter(None, [note(table), one_seed(table)])),
+        "baseline": next((r["label"] for r in table if r["method"] == r["baseline"]), ""),
+        "gained": [m for m in METRICS if any(gain_text(row, m) for row in table)],
+        "covered": any(interval_text(row, METRICS[0]) for row in table),
         "seeds": max(row["seeds"] for row in table),
         "tried": tried,
         "judge": problem.judge,
@@ -124,9 +146,17 @@ def _summary_rows(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "key": row["method"],
             "label": row["label"],
             "cells": [
-                {"text": m.text(row[m.key]), "place": places[m.key][i], "name": m.key}
+                {
+                    "text": m.text(row[m.key]),
+                    "place": places[m.key][i],
+                    "name": m.key,
+                    "interval": interval_text(row, m),
+                }
                 for m in METRICS
             ],
+            "gains": {
+                m.key: {"text": gain_text(row, m), "better": gain_place(row, m)} for m in METRICS
+            },
             "mean_sd": spread(row),
             "on_test": mean.text(row["mean_on_test"]),
             "before": conflicts.text(row["conflicts_before"]),
