@@ -235,11 +235,14 @@ def spread(row: Row) -> str:
 
 def one_seed(rows: Sequence[Row]) -> str:
     """Return a warning if intervals of one problem's rows do not cover the seeds."""
-    once = [row["label"] for row in rows if row["seeds"] == 1 and interval_text(row, METRICS[0])]
+    ranked = rivals(rows)
+    once = [row["label"] for row in ranked if row["seeds"] == 1 and interval_text(row, METRICS[0])]
     if not once:
         return ""
-    who = "One seed each" if len(once) == len(rows) else f"One seed of {', '.join(once)}"
-    return f"{who}: the intervals cover the clients, not the seeds, so none is marked as best."
+    if len(ranked) == 1:
+        return "One seed: the intervals cover the clients, not the seeds."
+    who = "One seed each" if len(once) == len(ranked) else f"One seed of {', '.join(once)}"
+    return f"{who}: the intervals cover the clients, not the seeds, so no number is marked as best."
 
 
 def interval_text(row: Row, metric: Metric) -> str:
