@@ -19,7 +19,7 @@ from fedcraft.local import (
 from fedcraft.models import FlatModel
 
 Lab = Any  # the fixture of conftest.py
-PERSONAL = {"ditto", "perfedavg", "fedrep"}
+PERSONAL = {"ditto", "perfedavg", "fedrep", "fedbn", "apfl", "pfedme"}
 every_objective = pytest.mark.parametrize("name", list(OBJECTIVES))
 
 

@@ -98,6 +98,15 @@ class Aggregator(ABC):
         self.context: RoundContext | None = None
         """The model, the round and the rates, while a round loop calls the rule."""
 
+    @property
+    def sent(self) -> Mapping[str, Tensor]:
+        """What clients receive beside the model; most rules send nothing."""
+        return {}
+
+    def population(self, given: int | None = None) -> int | None:
+        """Return the number of all clients: ``given``, or the run's, or None if it is unknown."""
+        return given if given is not None or self.context is None else self.context.clients
+
     @abstractmethod
     def direction(self, cohort: Cohort) -> Outcome:
         """Apply the rule to a checked cohort."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+
 from fedcraft.aggregators.base import Aggregator, State, Step
 from fedcraft.aggregators.cohort import Cohort
 
@@ -24,6 +26,10 @@ class Wrapper(Aggregator):
         super().__init__(**options)
         self.inner = inner
         self.needs = inner.needs
+
+    @property
+    def sent(self) -> Mapping[str, Tensor]:
+        return self.inner.sent
 
     def before(self, cohort: Cohort) -> Cohort:
         """Return the cohort that the inner rule sees."""

@@ -52,8 +52,10 @@ class Server:
         layout: Layout,
         settings: Settings,
         buffers: dict[str, Tensor] | None = None,
+        population: int | None = None,
     ) -> None:
         self.aggregator, self.optimizer, self.layout = aggregator, optimizer, layout
+        self.population = population  # of all clients, where it is known
         self.theta, self.buffers, self.settings = theta, buffers, settings
         self.ahead: Tensor | None = None  # lambda step_t
         kind = _average_kind(settings, aggregator)
@@ -77,6 +79,11 @@ class Server:
         return self.theta if self.ahead is None else self.theta - self.ahead
 
     @property
+    def sent(self) -> Mapping[str, Tensor]:
+        """What clients receive beside the model, if the rule sends anything."""
+        return self.aggregator.sent
+
+    @property
     def averaged(self) -> dict[str, Tensor]:
         """The buffers into which those of the clients are averaged."""
         return self.buffers or {} if self.settings.buffers == "mean" else {}
@@ -87,7 +94,9 @@ class Server:
         """Aggregate the cohort of round ``index`` and move theta: theta_{t+1} = theta_t - step."""
         before = self.snapshot()
         server_lr = self.optimizer.lr * self.settings.server_rate_at(index)
-        context = RoundContext(self.start, index, self.settings.rounds, client_lr, server_lr)
+        rates = client_lr, server_lr
+        known = self.layout, self.population
+        context = RoundContext(self.start, index, self.settings.rounds, *rates, *known)
         self.aggregator.context = self.optimizer.context = context
         try:
             return self._step(trained, context, losses_at)
