@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+import fedcraft
 from fedcraft import aggregator
-from fedcraft.errors import InputError
+from fedcraft.errors import ConfigError, InputError
 from fedcraft.updates import RoundContext
 
 
@@ -24,10 +25,9 @@ def test_term_is_the_gradient_of_the_tilted_loss(tilt):
     shares = torch.from_numpy(sizes / sizes.sum())
     theta = torch.zeros(6, dtype=torch.float64, requires_grad=True)
     values = torch.from_numpy(rows) @ theta + torch.from_numpy(losses)
+    tilted = shares @ values
     if tilt:
         tilted = torch.logsumexp(tilt * values + shares.log(), 0) / tilt
-    else:
-        tilted = shares @ values
     (expected,) = torch.autograd.grad(tilted, theta)
     found = aggregator("term", tilt=tilt).aggregate(rows, weights=sizes, losses=losses)
     np.testing.assert_allclose(found.direction, expected.numpy(), rtol=1e-12)
@@ -86,6 +86,12 @@ def test_feddyn_moves_to_the_mean_model_minus_the_mean_of_all_gradients():
         expected = models.mean(0) - h / alpha
         theta = theta - found.direction
         np.testing.assert_allclose(theta, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_scaffolds_clients_need_scaffolds_rule(tmp_path):
+    wrong = {"local": {"name": "scaffold"}, "clients": 6, "clients_per_round": 3, "rounds": 1}
+    with pytest.raises(ConfigError, match=r"needs control from the server.*use the rule 'scaffold'"):
+        fedcraft.run(method="fedavg", out=tmp_path, **wrong)
 
 
 @pytest.mark.parametrize("name", ["scaffold", "feddyn"])

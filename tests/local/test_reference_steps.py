@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from fedcraft.errors import InputError, StateError
+from fedcraft.errors import InputError
 from fedcraft.local import LocalTask, local_objective
 from fedcraft.models import FlatModel
 
@@ -152,13 +152,6 @@ def test_propfair_goes_on_linearly_beyond_its_baseline(lab: Lab) -> None:
     faster = replace(asked, lr=asked.lr / 0.5)
     expected, _ = lab.train("plain", lab.network(), faster)
     torch.testing.assert_close(row, expected, rtol=1e-4, atol=1e-6)
-
-
-def test_scaffold_without_its_rule_is_refused(lab: Lab) -> None:
-    asked = lab.task(lab.network(), lab.client())
-    _, result = lab.train("scaffold", lab.network(), asked)
-    with pytest.raises(StateError, match="use the rule 'scaffold'"):
-        lab.train("scaffold", lab.network(), replace(asked, state=result.state))
 
 
 def test_moon_without_contrast_is_plain_sgd(lab: Lab) -> None:

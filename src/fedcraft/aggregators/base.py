@@ -86,6 +86,9 @@ class Aggregator(ABC):
     needs: frozenset[str] = frozenset()
     """What the rule needs beyond updates and weights: ``losses``, ``steps``, ``client_lr``."""
 
+    sends: frozenset[str] = frozenset()
+    """The names of ``sent``."""
+
     def __init__(
         self, *, nonfinite: NonFinite = "raise", certify: bool = True, length: Length = "own"
     ) -> None:
@@ -100,7 +103,7 @@ class Aggregator(ABC):
 
     @property
     def sent(self) -> Mapping[str, Tensor]:
-        """What clients receive beside the model; most rules send nothing."""
+        """What clients receive beside the model in the next round; most rules send nothing."""
         return {}
 
     def population(self, given: int | None = None) -> int | None:

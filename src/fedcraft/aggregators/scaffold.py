@@ -30,6 +30,7 @@ class ScaffoldServer(Average):
     """
 
     needs = frozenset({"steps", "client_lr"})
+    sends = frozenset({_CONTROL})
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ class Wrapper(Aggregator):
     def __init__(self, inner: Aggregator, **options: Any) -> None:
         super().__init__(**options)
         self.inner = inner
-        self.needs = inner.needs
+        self.needs, self.sends = inner.needs, inner.sends
 
     @property
     def sent(self) -> Mapping[str, Tensor]:

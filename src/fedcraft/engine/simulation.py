@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from fedcraft.aggregators import Aggregator
 from fedcraft.config.settings import Settings
 from fedcraft.data import Federation
 from fedcraft.engine.callbacks import Callback, Callbacks, RunInfo
@@ -25,7 +26,8 @@ from fedcraft.engine.sampling import Sampler, draw_clients
 from fedcraft.engine.server import Server
 from fedcraft.engine.stopping import require_test_samples
 from fedcraft.engine.trained import TrainedModel
-from fedcraft.errors import CheckpointError
+from fedcraft.errors import CheckpointError, ConfigError
+from fedcraft.local import LocalObjective
 from fedcraft.local.store import ClientStates
 from fedcraft.methods import Method
 from fedcraft.models.probe import warn_of_python_state
@@ -105,6 +107,7 @@ class _Setup:
         parts = {"local": method.local, "aggregator": method.aggregator, "server": method.server}
         module = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
         self.objective.check(module)
+        _check_sent(self.objective, self.aggregator)
         self.layout = Layout.from_module(module, settings.layers)
         self.theta = self.layout.flatten(dict(module.named_parameters())).clone()
         shapes = " ".join(f"{t.name}{list(t.shape)}" for t in self.layout.tensors)
@@ -283,3 +286,14 @@ class _Setup:
 def _bytes(tensors: Mapping[str, Tensor]) -> int:
     # Slots align every tensor to 64 bytes.
     return sum(-(-t.numel() * t.element_size() // 64) * 64 for t in tensors.values())
+
+
+def _check_sent(objective: LocalObjective, rule: Aggregator) -> None:
+    """Refuse clients that need more from the server than its rule sends."""
+    missing = ", ".join(sorted(objective.receives - rule.sends))
+    if missing:
+        name = type(objective).__name__
+        raise ConfigError(
+            f"aggregator: {name} needs {missing} from the server beside the model, which "
+            f"{type(rule).__name__} does not send; use the rule {name.lower()!r}"
+        )

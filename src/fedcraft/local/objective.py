@@ -172,6 +172,8 @@ class LocalObjective(ABC):
     """
 
     personal: bool = False
+    receives: frozenset[str] = frozenset()
+    """What the rule must send beside the model: names of ``task.sent``."""
 
     def __init__(self, *, loss: Loss = cross_entropy) -> None:
         self.loss = loss

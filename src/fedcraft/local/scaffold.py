@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedcraft.errors import StateError
 from fedcraft.local.descent import descend
 from fedcraft.local.objective import LocalObjective, LocalResult, LocalTask
 from fedcraft.models import FlatModel
@@ -22,6 +21,8 @@ class Scaffold(LocalObjective):
     Cost: one more pass over the parameters per batch; keeps one vector.
     """
 
+    receives = frozenset({_CONTROL})
+
     def _run(self, model: FlatModel, task: LocalTask) -> LocalResult:
         ours, theirs = self._controls(task)
         done = descend(model, task.batches(), self.loss, task.lr, shift=theirs - ours)
@@ -33,10 +34,5 @@ class Scaffold(LocalObjective):
     @staticmethod
     def _controls(task: LocalTask) -> tuple[Tensor, Tensor]:
         kept, sent = task.kept(_CONTROL), task.sent.get(_CONTROL)
-        if kept is not None and sent is None:
-            raise StateError(
-                "aggregator: SCAFFOLD's clients need the server's control variate, which came with "
-                "no model; use the rule 'scaffold' (a Flower server does not send it)"
-            )
         zero = torch.zeros_like(task.theta)
         return zero if kept is None else kept, zero if sent is None else sent
