@@ -154,7 +154,10 @@ def _gains(entry: Entry, baseline: Entry | None) -> dict[str, Any]:
 
 
 def gain(entry: Entry, other: Entry | None, column: str) -> Interval:
-    """Return the entry's number minus the other's with its interval, over the seeds of both."""
+    """Return the entry's number minus the other's with its interval, over the seeds of both.
+
+    There is none between numbers after different rounds, or of a method that diverged.
+    """
     seeds = _shared_seeds(entry, other) if other else []
     if not other or not seeds:
         return Interval(math.nan, math.nan, math.nan)
@@ -163,7 +166,10 @@ def gain(entry: Entry, other: Entry | None, column: str) -> Interval:
 
 
 def _shared_seeds(entry: Entry, other: Entry) -> list[int]:
-    return sorted(entry.chosen.samples.keys() & other.chosen.samples.keys())
+    ours, theirs = entry.chosen, other.chosen
+    if ours.rounds != theirs.rounds or ours.diverged or theirs.diverged:
+        return []
+    return sorted(ours.samples.keys() & theirs.samples.keys())
 
 
 def _places(problem: Problem, rows: Sequence[Row], metric: Metric) -> list[int]:
