@@ -1,4 +1,4 @@
-"""Tables and figures of docs/results.md, docs/speed.md and the README, from the files of results/.
+"""Tables and figures of the pages that show results, from the files of results/.
 
 python -m benchmarks.results_page
 """
@@ -16,6 +16,7 @@ from benchmarks.pages import SCORES, filled, table
 from benchmarks.results_figures import write_result_figures
 from benchmarks.speed_page import speed_blocks, speed_summary
 from benchmarks.variants_page import variant_notes, variant_verdict
+from benchmarks.which_page import which_blocks
 from fedcraft.methods import method_title
 from fedcraft.runs import Run
 from fedcraft.studies.presets import SEEDS
@@ -183,6 +184,7 @@ def _ablation(made: Reproduction) -> str:
 PAGES: dict[str, Callable[[], dict[str, str]]] = {
     "docs/results.md": results_blocks,
     "docs/speed.md": lambda: speed_blocks(RESULTS),
+    "docs/which-method.md": lambda: which_blocks(RESULTS),
     "README.md": readme_blocks,
 }
 

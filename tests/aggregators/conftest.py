@@ -95,6 +95,9 @@ PROMISES = [
     Promise("fedgh"),
     Promise("adafed", alone=False),
     Promise("average", {"length": "fedexp"}),
+    Promise("term"),
+    Promise("scaffold"),
+    Promise("feddyn", alone=False),
 ]
 _KNOWN = {promise.rule for promise in PROMISES}
 PROMISES += [

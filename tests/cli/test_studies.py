@@ -192,7 +192,7 @@ def test_diverged_run_is_marked_and_never_best(tmp_path: Path) -> None:
     table = score_table(SweepResult(tmp_path, runs).rows(), "title")
     names, means, *_ = ([*column.cells] for column in table.columns)
     assert names == ["FedAvg (diverged)", "ConFIG", "CRAFT"]
-    assert [str(mean.style) for mean in means] == ["", "underline", "bold"]
+    assert {str(mean.style) for mean in means} == {""}, "nothing is best without intervals"
     rounds = next(column for column in table.columns if column.header == "Rounds")
     assert [*rounds.cells] == ["7", "500", "500"]
 

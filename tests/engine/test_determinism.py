@@ -8,7 +8,8 @@ import torch
 from fedcraft.engine import run
 from fedcraft.methods import method
 
-_METHODS = {name: method(name) for name in ("craft", "ditto+craft", "fedfv", "afl", "fedmdfg")}
+_NAMES = ("craft", "ditto+craft", "fedfv", "afl", "fedmdfg", "scaffold", "feddyn", "apfl")
+_METHODS = {name: method(name) for name in _NAMES}
 _METHODS["fedrep"] = method("fedrep", local={"head_epochs": 2})
 
 

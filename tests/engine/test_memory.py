@@ -9,7 +9,7 @@ import pytest
 
 _STEPS = """
 import resource, torch
-from fedcraft.engine.numerics import keep_freed_memory, one_thread
+from fedcraft.linalg.numerics import keep_freed_memory, one_thread
 one_thread()
 keep_freed_memory()
 faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedcraft.linalg.at_least import at_least_dual
+from fedcraft.linalg.at_least import at_least_dual, at_least_duals
 
 
 def _nearly_opposite(delta, seed):
@@ -38,3 +38,21 @@ def test_who_has_more_than_asked_is_left_alone():
     kernel = torch.eye(3, dtype=torch.float64)
     gap = torch.tensor([0.5, -2.0, 0.0], dtype=torch.float64)
     torch.testing.assert_close(at_least_dual(kernel, gap), gap.clamp(min=0))
+
+
+@pytest.mark.parametrize(("clients", "width"), [(8, 40), (30, 4), (30, 12), (12, 12)])
+def test_many_demands_are_answered_as_each_alone(clients, width):
+    """Also where the clients span few dimensions, for which the batch has its own factor."""
+    draw = torch.Generator().manual_seed(clients + width)
+    rows = torch.randn(clients, width, generator=draw, dtype=torch.float64)
+    units = torch.nn.functional.normalize(rows + 0.3, dim=1)
+    kernel = units @ units.T
+    together = at_least_duals(kernel, -kernel)
+    assert bool((together >= -1e-6).all())
+    for client in range(clients):
+        projected = units[client] + units.T @ together[client]
+        alone = units[client] + units.T @ at_least_dual(kernel, -kernel[client])
+        torch.testing.assert_close(projected, alone, rtol=0, atol=1e-6)
+        assert float((units @ projected).min()) > -1e-6
+        # Moreau: what was added is orthogonal to the projection.
+        assert abs(float(projected @ (projected - units[client]))) < 1e-6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from fedcraft.local import (
 from fedcraft.models import FlatModel
 
 Lab = Any  # the fixture of conftest.py
-PERSONAL = {"ditto", "perfedavg", "fedrep"}
+PERSONAL = {"ditto", "perfedavg", "fedrep", "fedbn", "apfl", "pfedme"}
 every_objective = pytest.mark.parametrize("name", list(OBJECTIVES))
 
 
@@ -106,10 +107,11 @@ def test_clients_that_never_took_part_are_judged_by_the_initial_model(lab: Lab) 
 
 @every_objective
 def test_the_personal_vector_is_that_of_the_state(name: str, lab: Lab) -> None:
-    objective, model = local_objective(name), FlatModel(lab.network())
+    network = partial(lab.network, norm=name == "fedbn")
+    objective, model = local_objective(name), FlatModel(network())
     assert objective.personal == (name in PERSONAL)
-    asked = lab.task(lab.network(), lab.client())
-    _, result = lab.train(name, lab.network(), asked)
+    asked = lab.task(network(), lab.client(32))
+    _, result = lab.train(name, network(), asked)
     vector = objective.personal_vector(model, replace(asked, state=result.state))
     assert torch.equal(vector, asked.theta) == (name not in PERSONAL)
     again = objective.personal_vector(model, replace(asked, state=result.state))
@@ -119,11 +121,12 @@ def test_the_personal_vector_is_that_of_the_state(name: str, lab: Lab) -> None:
 @pytest.mark.parametrize("name", sorted(PERSONAL))
 def test_personal_models_fit_their_client_better(name: str, lab: Lab) -> None:
     data = lab.client(60)
-    objective, model = local_objective(name), FlatModel(lab.network())
-    asked, state = lab.task(lab.network(), data, epochs=2), None
+    network = partial(lab.network, norm=name == "fedbn")
+    objective, model = local_objective(name), FlatModel(network())
+    asked, state = lab.task(network(), data, epochs=2), None
     for number in range(3):
         at = replace(asked, state=state, address=SeedAddress(7, number, 0))
-        state = lab.train(name, lab.network(), at)[1].state
+        state = lab.train(name, network(), at)[1].state
     vector = objective.personal_vector(model, replace(asked, state=state))
     shared = objective.loss_at(model, asked.theta, data)
     assert objective.loss_at(model, vector, data) < shared

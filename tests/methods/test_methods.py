@@ -200,7 +200,7 @@ def test_the_paper_has_its_thirteen_baselines_here() -> None:
 
 def test_flags_follow_the_parts() -> None:
     personal = {row.name for row in methods() if row.personal}
-    families = ("ditto", "perfedavg", "fedrep")
+    families = ("ditto", "perfedavg", "fedrep", "fedbn", "apfl", "pfedme")
     assert personal == {name for name in NAMES if name.startswith(families)}
     assert {row.name for row in methods() if row.evaluate_average} == {"afl"}
     assert not method("afl", aggregator={"evaluate_average": False}).evaluate_average

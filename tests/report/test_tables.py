@@ -76,8 +76,9 @@ LOST = {"state": "stopped", "reason": "not finite: client 3"}
 
 
 def test_what_diverged_is_named_so_and_never_best(make_run: MakeRun, tmp_path: Path) -> None:
-    for method, level in (("fedprox", 0.5), ("craft", 0.6)):
-        make_run(method, method=method, level=level)
+    for method, level in (("fedprox", 0.4), ("craft", 0.7)):
+        for seed in (0, 1):
+            make_run(f"{method}{seed}", method=method, level=level, seed=seed)
     make_run("lost", method="fedavg", level=0.9, written=30, **LOST)
     table = summary(load_runs(tmp_path))
     assert table.set_index("method")["diverged"].to_dict() == {
@@ -86,12 +87,12 @@ def test_what_diverged_is_named_so_and_never_best(make_run: MakeRun, tmp_path: P
         "craft": 0,
     }
     lines = render(table, "md").splitlines()
-    lost, second, best = (
+    lost, worse, best = (
         next(line for line in lines if line.startswith(f"| {name} |"))
         for name in ("FedAvg (diverged)", "FedProx", "CRAFT")
     )
     assert not set("*_") & set(lost)
-    assert ("**" in best, "_" in second) == (True, True)
+    assert ("**" in best, "**" in worse) == (True, False)
     row = next(r for r in render(table, "latex").splitlines() if r.startswith("FedAvg"))
     assert row.startswith("FedAvg (diverged) &")
     assert "textbf" not in row
@@ -115,23 +116,47 @@ def test_latex_tells_on_which_problem_a_method_diverged(make_run: MakeRun, tmp_p
     assert r"FedAvg (diverged on FEMNIST \& MLP) &" in text
 
 
-def test_markdown_marks_best_bold_and_second_best_italic(runs: list[Run]) -> None:
-    table = summary(runs)
+@pytest.fixture
+def ranked(make_run: MakeRun, tmp_path: Path) -> list[Run]:
+    """CRAFT has the best mean; it cannot be told from ConFIG on the worst tenth."""
+    knobs = {"craft": (0.75, 0.15), "config": (0.6, 0.0), "fedavg": (0.5, 0.15)}
+    for method, (level, spread) in knobs.items():
+        for seed in (0, 1, 2):
+            made = {"method": method, "level": level, "spread": spread, "seed": seed}
+            make_run(f"{method}{seed}", **made)
+    return load_runs(tmp_path)
+
+
+def test_markdown_marks_best_bold_and_what_may_be_best_italic(ranked: list[Run]) -> None:
+    table = summary(ranked)
     text = render(table, "md")
-    best, second = table["mean"].nlargest(2)
-    assert f"**{best:.3f}**" in text
-    assert f"_{second:.3f}_" in text
+    best, _, _ = table["mean"].nlargest(3)
+    assert f"| **{best:.3f}** ±" in text
+    assert (
+        text.count("| **")
+        == sum(
+            (table[f"{m.key}_place"] == 1).sum() + (table[f"{m.key}_gain_low"] > 0).sum()
+            for m in METRICS[:3]
+        )
+        + (table["std_place"] == 1).sum()
+        + (table["std_gain_high"] < 0).sum()
+    )
+    tails = table.set_index("method")["worst10"]
+    assert tails["craft"] != tails["config"]
+    assert table.set_index("method").loc[["craft", "config"], "worst10_place"].tolist() == [2, 2]
+    assert f"_{tails['craft']:.3f}_ [" in text
+    assert f"_{tails['config']:.3f}_ [" in text
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len(lines) == 2 + len(table)
     assert len({line.count("|") for line in lines}) == 1
 
 
-def test_latex_uses_booktabs_bold_and_underline(runs: list[Run]) -> None:
-    table = summary(runs)
+def test_latex_uses_booktabs_bold_and_underline(ranked: list[Run]) -> None:
+    table = summary(ranked)
     text = render(table, "latex")
-    best, second = table["mean"].nlargest(2)
-    assert rf"\textbf{{{best:.3f}}}" in text
-    assert rf"\underline{{{second:.3f}}}" in text
+    assert rf"\textbf{{{table['mean'].max():.3f}}} {{\scriptsize $\pm$" in text
+    assert rf"\underline{{{table['worst10'].max():.3f}}} {{\scriptsize [" in text
+    assert "Mean $-$ FedAvg" in text
     for rule in (r"\toprule", r"\midrule", r"\bottomrule", r"CIFAR-10 \& CNN", r"\end{tabular}"):
         assert rule in text
     assert text.count("{") == text.count("}")
@@ -141,10 +166,11 @@ def test_latex_puts_problems_side_by_side(make_run: MakeRun, tmp_path: Path) -> 
     make_run("a", method="fedavg", level=0.5)
     make_run("b", method="craft")
     make_run("c", method="craft", dataset="femnist", model="mlp")
-    text = render(summary(load_runs(tmp_path)), "latex")
+    text = render(summary(load_runs(tmp_path)), "latex", intervals=False)
     rows = [line for line in text.splitlines() if line.startswith(("FedAvg", "CRAFT"))]
     assert {row.count("&") for row in rows} == {10}
     assert rows[0].endswith(r"-- & -- & -- & -- & -- \\")
+    assert "[" not in "".join(rows)
 
 
 def test_names_cannot_break_a_table(make_run: MakeRun, tmp_path: Path) -> None:
@@ -162,8 +188,8 @@ def test_names_cannot_break_a_table(make_run: MakeRun, tmp_path: Path) -> None:
     assert r"\<img src=x\>\[a\](javascript:x) |" in text
     assert r"\textless{}img src=x\textgreater{}{[}a{]}" in tex
     assert not [line for line in tex.splitlines() if line.startswith(("[", "*"))]
-    assert len(text.splitlines()) == len(table) + len(["title", "", "heads", "rule"])
-    assert len(tex.splitlines()) == len(table) + 8
+    assert len(text.splitlines()) == len(table) + len(["title", "", "heads", "rule", "", "note"])
+    assert len(tex.splitlines()) == len(table) + 9
 
 
 def test_csv_gives_back_the_numbers(runs: list[Run]) -> None:
@@ -181,6 +207,21 @@ def test_published_numbers_stand_beside_ours(runs: list[Run]) -> None:
     assert "Mean (published)" in text
     assert "**0.722**" in next(line for line in text.splitlines() if line.startswith("| CRAFT"))
     assert "–" in next(line for line in text.splitlines() if line.startswith("| ConFIG"))
+
+
+def test_any_method_can_be_the_baseline(ranked: list[Run]) -> None:
+    to_fedavg, to_config = (
+        summary(ranked, baseline=name).set_index("method") for name in (None, "config")
+    )
+    assert set(to_fedavg["baseline"]) == {"fedavg"}
+    assert math.isnan(to_config.loc["config", "mean_gain"])
+    expected = to_config.loc["craft", "mean"] - to_config.loc["config", "mean"]
+    assert to_config.loc["craft", "mean_gain"] == pytest.approx(expected)
+    assert to_fedavg.loc["config", "mean_gain_low"] == pytest.approx(
+        -to_config.loc["fedavg", "mean_gain_high"], abs=2e-3
+    )
+    with pytest.raises(InputError, match="baseline should be one of fedavg, config, craft"):
+        summary(ranked, baseline="krum")
 
 
 def test_wrong_arguments_are_named(runs: list[Run]) -> None:

@@ -33,7 +33,7 @@ def _fail():
 
 
 @pytest.mark.parametrize("executor", ["serial", "processes"])
-@pytest.mark.parametrize("name", ["craft", "ditto+craft", "fedfv", "afl", "fedadam"])
+@pytest.mark.parametrize("name", ["craft", "ditto+craft", "fedfv", "afl", "fedadam", "scaffold"])
 def test_a_resumed_run_ends_like_an_uninterrupted_one(
     name, executor, federation, model, settings, tmp_path, same_run
 ):

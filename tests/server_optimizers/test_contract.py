@@ -15,6 +15,7 @@ from fedcraft.server_optimizers import OPTIMIZERS
 ALL = [
     ("sgd", {}),
     ("momentum", {}),
+    ("muon", {}),
     ("momentum", {"dampened": True, "nesterov": True}),
     ("adagrad", {}),
     ("adam", {}),

@@ -41,6 +41,7 @@ RULES: dict[str, str] = {
     "craft": "fedcraft.aggregators.craft:Craft",
     "dualproj": "fedcraft.aggregators.dualproj:DualProj",
     "fairgrad": "fedcraft.aggregators.fairgrad:FairGrad",
+    "feddyn": "fedcraft.aggregators.feddyn:FedDynServer",
     "fedfv": "fedcraft.aggregators.fedfv:FedFV",
     "fedgh": "fedcraft.aggregators.fedgh:FedGH",
     "fedlf": "fedcraft.aggregators.fedlf:FedLF",
@@ -54,6 +55,8 @@ RULES: dict[str, str] = {
     "pcd": "fedcraft.aggregators.pcd:PCD",
     "pcgrad": "fedcraft.aggregators.pcgrad:PCGrad",
     "qfedavg": "fedcraft.aggregators.qfedavg:QFedAvg",
+    "scaffold": "fedcraft.aggregators.scaffold:ScaffoldServer",
+    "term": "fedcraft.aggregators.term:TERM",
     "trimmed_mean": "fedcraft.aggregators.trimmed_mean:TrimmedMean",
     "upgrad": "fedcraft.aggregators.upgrad:UPGrad",
 }

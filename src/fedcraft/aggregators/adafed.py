@@ -19,7 +19,7 @@ _NOTHING = 1e-12  # of what unit updates can give: they contradict each other
 class AdaFed(Weighted):
     """g = J^T G^-1 b / (b^T G^-1 b) with b_i = F_i^gamma: <g_i, g> is proportional to F_i^gamma
 
-    (Hamidi and Yang 2024, arXiv:2401.04993). The paper orthogonalises,
+    (Hamidi and Yang 2024, arXiv:2401.04993, eqs. 5 and 6). The paper orthogonalises,
     h_i = (g_i - sum_{j<i} s_ij h_j) / (F_i^gamma - sum_{j<i} s_ij), s_ij = <g_i, h_j> / ||h_j||^2,
     and takes the shortest vector g in the hull of the h_i. For it <h_i, g> = ||g||^2, from which
     <g_i, g> = F_i^gamma ||g||^2 follows: the formula above is the same vector, without an order of

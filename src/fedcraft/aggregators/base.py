@@ -92,6 +92,9 @@ class Aggregator(ABC):
     needs: frozenset[str] = frozenset()
     """What the rule needs beyond updates and weights: ``losses``, ``steps``, ``client_lr``."""
 
+    sends: frozenset[str] = frozenset()
+    """The names of ``sent``."""
+
     def __init__(
         self, *, nonfinite: NonFinite = "raise", certify: bool = True, length: Length = "own"
     ) -> None:
@@ -104,6 +107,15 @@ class Aggregator(ABC):
         self.guard: Guard | None = None
         self.context: RoundContext | None = None
         """The model, the round and the rates, while a round loop calls the rule."""
+
+    @property
+    def sent(self) -> Mapping[str, Tensor]:
+        """What clients receive beside the model in the next round; most rules send nothing."""
+        return {}
+
+    def population(self, given: int | None = None) -> int | None:
+        """Return the number of all clients: ``given``, or the run's, or None if it is unknown."""
+        return given if given is not None or self.context is None else self.context.clients
 
     @abstractmethod
     def direction(self, cohort: Cohort) -> Outcome:

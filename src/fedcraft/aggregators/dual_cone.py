@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from fedcraft.linalg import unit_grams
-from fedcraft.linalg.at_least import at_least_dual
+from fedcraft.linalg.at_least import at_least_duals
 
 
-def nearest_without_conflict(gram: Tensor, start: Tensor) -> Tensor:
-    """Return w >= start so that J^T w is the vector nearest to J^T start with J J^T w >= 0.
+def nearest_without_conflict(gram: Tensor, starts: Tensor) -> Tensor:
+    """Return w >= start, (c, m), for each start: J^T w is nearest to J^T start with J J^T w >= 0.
 
     With unit rows U the answer is J^T start + U^T l, where l >= 0 solves the dual problem of
     ``linalg.at_least`` with the demand U g >= 0. Zero vectors are always allowed, so that the
-    demand can be met; the problem is solved at the scale of its largest violation.
+    demand can be met; every problem is solved at the scale of its largest violation.
     """
     kernel, inverse = unit_grams(gram)
-    violation = -inverse * (gram @ start)
-    scale = violation.abs().max()
-    if not bool((violation > 0).any()):
-        return start
-    multipliers = at_least_dual(kernel, violation / scale) * scale
-    return start + inverse * multipliers
+    violations = -inverse * (starts @ gram)
+    scales = violations.abs().amax(-1, keepdim=True)
+    scaled = violations / torch.where(scales > 0, scales, 1)
+    return starts + inverse * scales * at_least_duals(kernel, scaled)

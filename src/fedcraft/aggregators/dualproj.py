@@ -22,4 +22,5 @@ class DualProj(Weighted):
     """
 
     def weights(self, grams: Tensor, cohort: Cohort) -> Tensor:
-        return torch.stack([nearest_without_conflict(gram, cohort.weights) for gram in grams])
+        start = cohort.weights.unsqueeze(0)
+        return torch.cat([nearest_without_conflict(gram, start) for gram in grams])

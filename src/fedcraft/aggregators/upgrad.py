@@ -14,8 +14,8 @@ class UPGrad(Weighted):
     """g = sum_i rho_i P(g_i) with P(x) = argmin_y ||y - x|| subject to <g_j, y> >= 0 for all j
 
     (Quinton and Rey 2024, arXiv:2406.16232). The step is free of conflicts, and every client
-    has its part in it. Remembers nothing; cost O(m^2 d + m^4) at worst, with m small problems of
-    non-negative least squares by layer.
+    has its part in it. Remembers nothing; cost O(m^2 d + m^4) at worst, with m problems of
+    non-negative least squares by layer that share a factor of the Gram matrix.
 
     Data sizes rho replace the uniform 1/m. The authors' package (TorchJD) adds 1e-4 to the diagonal
     of the Gram matrix, scaled to trace one; here the projections are exact up to rounding.
@@ -23,5 +23,4 @@ class UPGrad(Weighted):
 
     def weights(self, grams: Tensor, cohort: Cohort) -> Tensor:
         starts = torch.diag(cohort.weights)
-        rows = [[nearest_without_conflict(gram, start) for start in starts] for gram in grams]
-        return torch.stack([torch.stack(row).sum(0) for row in rows])
+        return torch.stack([nearest_without_conflict(gram, starts).sum(0) for gram in grams])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+
 from fedcraft.aggregators.base import Aggregator, State, Step
 from fedcraft.aggregators.cohort import Cohort
 
@@ -23,7 +25,11 @@ class Wrapper(Aggregator):
     def __init__(self, inner: Aggregator, **options: Any) -> None:
         super().__init__(**options)
         self.inner = inner
-        self.needs = inner.needs
+        self.needs, self.sends = inner.needs, inner.sends
+
+    @property
+    def sent(self) -> Mapping[str, Tensor]:
+        return self.inner.sent
 
     def before(self, cohort: Cohort) -> Cohort:
         """Return the cohort that the inner rule sees."""

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from fedcraft.cli.console import Code, error_console, out_console, print_json
-from fedcraft.cli.tables import score_table
+from fedcraft.cli.tables import interval_table, score_table
 from fedcraft.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from fedcraft.studies.sweep import SweepResult
 
 __all__ = [
+    "Baseline",
     "Estimate",
     "Jobs",
     "Page",
     "as_data",
     "finish",
     "print_estimate",
+    "print_scores",
     "report_failures",
     "stop_without_runs",
     "sweep_bar",
@@ -36,6 +38,14 @@ __all__ = [
 ]
 
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, help="Runs at once; 0: one per core.")]
+Baseline = Annotated[
+    str | None,
+    typer.Option(
+        "--baseline",
+        help="The method that the others are compared with.",
+        show_default="fedavg",
+    ),
+]
 Estimate = Annotated[bool, typer.Option("--estimate", help="Only estimate time and memory.")]
 Page = Annotated[
     bool | None,
@@ -80,18 +90,20 @@ def sweep_bar(quiet: bool) -> Iterator[SweepBar]:
         bar.close()
 
 
-def finish(result: SweepResult, *, page: bool, quiet: bool, as_json: bool) -> None:
+def finish(
+    result: SweepResult, *, page: bool, quiet: bool, as_json: bool, baseline: str | None = None
+) -> None:
     """Print the table of each problem of a sweep and where its page is, then what failed."""
     from fedcraft.runs.summary import rows
 
     stop_without_runs(result)
-    written = write_report(result, result.folder) if page else None
+    written = write_report(result, result.folder, baseline) if page else None
     if as_json:
-        print_json(as_data(result) | {"report": str(written) if written else None})
+        print_json(as_data(result, baseline) | {"report": str(written) if written else None})
     else:
         console = out_console(quiet=quiet)
         for problem in result.problems():
-            console.print(score_table(rows([problem]), _title(problem)))
+            print_scores(rows([problem], baseline), _title(problem), console)
             _explain_choice(problem, console)
         if written:
             console.print(f"Report: {written}")
@@ -115,13 +127,26 @@ def stop_without_runs(result: SweepResult) -> None:
         report_failures(result)
 
 
+def print_scores(
+    scores: Sequence[Mapping[str, Any]], title: str, console: Console, *, show_rounds: bool = False
+) -> None:
+    """Print the table of one problem's methods, and their intervals where these are known."""
+    console.print(score_table(scores, title, show_rounds=show_rounds))
+    intervals = interval_table(scores)
+    if intervals is not None:
+        console.print(intervals)
+
+
 def write_report(
-    result: SweepResult, folder: Path, reference: Sequence[Mapping[str, Any]] = ()
+    result: SweepResult,
+    folder: Path,
+    baseline: str | None = None,
+    reference: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
     """Write the page about the runs; ``reference`` has the numbers of the paper."""
     from fedcraft.report import write_page
 
-    return write_page(result.runs, folder / "report.html", reference=reference)
+    return write_page(result.runs, folder / "report.html", baseline, reference=reference)
 
 
 def _explain_choice(problem: Problem, console: Console) -> None:
@@ -149,11 +174,11 @@ def _title(problem: Problem) -> str:
     return f"{problem.title}, {clients} clients, {cohort} per round, {rounds} rounds"
 
 
-def as_data(result: SweepResult) -> dict[str, Any]:
+def as_data(result: SweepResult, baseline: str | None = None) -> dict[str, Any]:
     """Return what ``--json`` prints."""
     return {
         "folder": str(result.folder),
-        "tables": {judge: result.rows(judge) for judge in result.judges},
+        "tables": {judge: result.rows(judge, baseline) for judge in result.judges},
         "runs": {run.directory.name: run.state for run in result.runs},
         "failures": dict(result.failures),
     }

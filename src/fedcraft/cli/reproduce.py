@@ -16,13 +16,14 @@ from fedcraft.cli.outcome import (
     Jobs,
     as_data,
     print_estimate,
+    print_scores,
     report_failures,
     stop_without_runs,
     sweep_bar,
     will_draw,
     write_report,
 )
-from fedcraft.cli.tables import plain_table, score_table
+from fedcraft.cli.tables import plain_table
 from fedcraft.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -184,14 +185,14 @@ def finish_reproduction(
 def _draw(made: Reproduction, folder: Path, reference: list[dict[str, Any]]) -> dict[str, Any]:
     from fedcraft.report import write_figures
 
-    page = write_report(made.result, folder, reference)
+    page = write_report(made.result, folder, reference=reference)
     figures = write_figures(made.result.runs, folder / "figures")
     return {"report": str(page), "figures": [str(figure) for figure in figures]}
 
 
 def _print_table(made: Reproduction, console: Console) -> None:
     short = made.preset.published is not None and not made.whole
-    console.print(score_table(made.rows(), made.title, show_rounds=short))
+    print_scores(made.rows(), made.title, console, show_rounds=short)
     correlation = made.rank_correlation()
     if correlation is not None:
         console.print(f"Rank correlation with the paper's means: {correlation:.2f}")

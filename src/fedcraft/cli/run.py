@@ -10,7 +10,8 @@ import typer
 
 from fedcraft.cli.complete import complete_override, known_keys
 from fedcraft.cli.console import Json, Quiet, error_console, out_console, print_json
-from fedcraft.cli.tables import plain_table, score_table
+from fedcraft.cli.outcome import print_scores
+from fedcraft.cli.tables import plain_table
 from fedcraft.errors import ConfigError
 
 Words = Annotated[
@@ -43,7 +44,7 @@ def run(
     """
     from fedcraft.config.toml import COMMAND_LINE, load_config
     from fedcraft.engine import progress
-    from fedcraft.engine.numerics import keep_freed_memory
+    from fedcraft.linalg.numerics import keep_freed_memory
     from fedcraft.studies.run import run as train
 
     keep_freed_memory()
@@ -71,7 +72,7 @@ def resume(
     * `fedcraft resume runs/craft-1f2e3d4c5b --rounds 1000`
     """
     from fedcraft.engine import progress
-    from fedcraft.engine.numerics import keep_freed_memory
+    from fedcraft.linalg.numerics import keep_freed_memory
     from fedcraft.studies.run import resume as go_on
 
     keep_freed_memory()
@@ -150,7 +151,7 @@ def _show(result: Any, quiet: bool, as_json: bool) -> None:
         return
     console = out_console(quiet=quiet)
     rounds = result.status.get("round", 0)
-    console.print(score_table([summary], f"{result.config.dataset}, {rounds} rounds"))
+    print_scores([summary], f"{result.config.dataset}, {rounds} rounds", console)
     note = error_console(quiet=quiet)
     note.print(f"{result.state}: {result.directory}")
     command = viewing_command(result.config, result.directory)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fedcraft.cli.console import Code, Json, Quiet, out_console, print_json
-from fedcraft.cli.outcome import will_draw
+from fedcraft.cli.outcome import Baseline, will_draw
 from fedcraft.cli.tables import plain_table
 from fedcraft.errors import ConfigError
 
@@ -35,6 +35,7 @@ def report(
         list[str] | None,
         typer.Option("--format", "-f", help="Of the figures: png, pdf, svg; may be repeated."),
     ] = None,
+    baseline: Baseline = None,
     quiet: Quiet = False,
 ) -> None:
     """Write one self-contained HTML page about runs, also about runs that are still in progress.
@@ -57,7 +58,7 @@ def report(
         folder = at_home(figures)
         written = write_figures(found, folder, **({"formats": formats} if formats else {}))
         console.print(f"Figures: {len(written)} files in {folder}")
-    console.print(f"Report: {write_page(found, at_home(out))}")
+    console.print(f"Report: {write_page(found, at_home(out), baseline)}")
 
 
 def table(
@@ -65,22 +66,31 @@ def table(
     format: Annotated[
         Literal["md", "latex", "csv"], typer.Option("--format", "-f", help="Format of the table.")
     ] = "md",
+    baseline: Baseline = None,
+    intervals: Annotated[
+        bool, typer.Option("--intervals/--no-intervals", help="Show the 95 % intervals.")
+    ] = True,
     as_json: Json = False,
 ) -> None:
-    """Print the paper's table for runs: best bold, second best underlined.
+    """Print the paper's table for runs, with 95 % intervals and differences to a baseline.
 
-    Example: `fedcraft table runs/compare --format latex`
+    A number is bold only if the interval says that it is better than all others.
+
+    Examples:
+
+    * `fedcraft table runs/compare --format latex --no-intervals`
+    * `fedcraft table runs/compare --baseline fedavgm`
     """
     from fedcraft.report.render import render
     from fedcraft.runs import find_runs
     from fedcraft.runs.select import group
     from fedcraft.runs.summary import rows
 
-    found = rows(group(find_runs(runs)))
+    found = rows(group(find_runs(runs)), baseline)
     if as_json:
         print_json(found)
     else:
-        typer.echo(render(found, format))
+        typer.echo(render(found, format, intervals=intervals))
 
 
 def verify(

@@ -11,7 +11,16 @@ import typer
 
 from fedcraft.cli.complete import complete_method, complete_override
 from fedcraft.cli.console import Json, Quiet
-from fedcraft.cli.outcome import Estimate, Jobs, Page, finish, print_estimate, sweep_bar, will_draw
+from fedcraft.cli.outcome import (
+    Baseline,
+    Estimate,
+    Jobs,
+    Page,
+    finish,
+    print_estimate,
+    sweep_bar,
+    will_draw,
+)
 
 if TYPE_CHECKING:
     from fedcraft.studies.sweep import SweepResult
@@ -39,6 +48,7 @@ def compare(
     ] = 2,
     jobs: Jobs = 0,
     page: Page = None,
+    baseline: Baseline = None,
     estimate: Estimate = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -76,7 +86,7 @@ def compare(
     page = will_draw(page, quiet)
     with sweep_bar(quiet or as_json) as bar:
         result = carry_out(plan, seeds, out=out, jobs=jobs, observer=bar)
-    finish(result, page=page, quiet=quiet, as_json=as_json)
+    finish(result, page=page, quiet=quiet, as_json=as_json, baseline=baseline)
 
 
 def sweep(
@@ -103,6 +113,7 @@ def sweep(
         ),
     ] = None,
     page: Page = None,
+    baseline: Baseline = None,
     estimate: Estimate = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -133,7 +144,7 @@ def sweep(
     with sweep_bar(quiet or as_json) as bar:
         work = _sweeper(ray)
         result = work(plan, out=out or Path("runs") / config.stem, jobs=jobs, observer=bar)
-    finish(result, page=page, quiet=quiet, as_json=as_json)
+    finish(result, page=page, quiet=quiet, as_json=as_json, baseline=baseline)
 
 
 def _sweeper(ray: str | None) -> Callable[..., SweepResult]:

@@ -1,4 +1,4 @@
-"""Rows as rich tables: best bold, second best underlined."""
+"""Rows as rich tables: what the intervals say is best is bold."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from rich.text import Text
 if TYPE_CHECKING:
     from fedcraft.runs.summary import Metric
 
-__all__ = ["plain_table", "score_table"]
+__all__ = ["interval_table", "plain_table", "score_table"]
 
 Rows = Sequence[Mapping[str, Any]]
 
+_MARKS = "Bold: better than all others. Underlined: may be the best."
+_INTERVALS = "95 % intervals over clients{seeds}. Bold: better than {baseline}."
+_WITHOUT = ("best10",)  # a terminal is 80 columns wide
 _CONFLICTS = "Conflicts: clients per round that the step works against."
 _RATES = "Rates: client_lr / server_lr."
 _STYLE: dict[str, Any] = {
@@ -35,7 +38,7 @@ def score_table(rows: Rows, title: str, *, show_rounds: bool = False) -> Table:
 
     Runs with fewer rounds than the paper's are shown beside its numbers, but without a difference.
     """
-    from fedcraft.runs.summary import METRICS, note, spread
+    from fedcraft.runs.summary import METRICS, marks, note, spread
 
     show_rounds = show_rounds or len({row["rounds"] for row in rows}) > 1
     beside = ("mean_paper",) if show_rounds else tuple(_PAPER)
@@ -43,7 +46,8 @@ def score_table(rows: Rows, title: str, *, show_rounds: bool = False) -> Table:
     left_out = "conflicts" if papers else ""  # a terminal is 80 columns wide
     shown = [metric for metric in METRICS if metric.key != left_out]
     over_seeds = "±: standard deviation over seeds." if any(map(spread, rows)) else ""
-    caption = [over_seeds, _CONFLICTS if not left_out else "", _RATES, note(rows)]
+    marked = _MARKS if any(any(marks(rows, metric)) for metric in shown) else ""
+    caption = [marked, over_seeds, _CONFLICTS if not left_out else "", _RATES, note(rows)]
     about = " ".join(filter(None, caption))
     # The box leaves a space between columns, which is enough where a terminal is narrow.
     table = Table(title=title, caption=about, padding=0, **_STYLE)
@@ -59,6 +63,45 @@ def score_table(rows: Rows, title: str, *, show_rounds: bool = False) -> Table:
         name = f"{row['label']} (diverged)" if row["diverged"] else str(row["label"])
         table.add_row(name, *cells, f"{row['client_lr']:g} / {row['server_lr']:g}")
     return table
+
+
+def interval_table(rows: Rows) -> Table | None:
+    """Return the intervals of one problem's numbers and of their differences to the baseline.
+
+    There is none where no interval is known.
+    """
+    from fedcraft.runs.summary import COLUMNS, METRICS, one_seed
+
+    shown = [m for m in METRICS if m.key in COLUMNS and m.key not in _WITHOUT]
+    cells = [[_interval_cell(row, metric) for metric in shown] for row in rows]
+    if not any(cell.plain for line in cells for cell in line):
+        return None
+    names = [str(row["label"]) for row in rows if row["method"] == row["baseline"]]
+    title = f"Intervals, and differences to {names[0]}" if names else "Intervals"
+    over = " and seeds" if any(row["seeds"] > 1 for row in rows) else ""
+    about = _INTERVALS.format(seeds=over, baseline=names[0]) if names else ""
+    caption = " ".join(filter(None, [about, one_seed(rows)]))
+    table = Table(title=title, caption=caption, padding=0, **_STYLE)
+    table.add_column("Method", overflow="fold", min_width=10)
+    for metric in shown:
+        table.add_column(metric.heading, justify="right")
+    for row, line in zip(rows, cells, strict=True):
+        table.add_row(str(row["label"]), *line)
+    return table
+
+
+def _interval_cell(row: Mapping[str, Any], metric: Metric) -> Text:
+    """The interval of the number, and below it the difference with its interval."""
+    from fedcraft.runs.summary import gain_place, gain_text, interval_text
+
+    covered, gained = (_narrow(text(row, metric)) for text in (interval_text, gain_text))
+    lines = [Text(covered), Text(gained, _PLACES[gain_place(row, metric)])]
+    return Text("\n").join(line for line in lines if line.plain)
+
+
+def _narrow(text: str) -> str:
+    """Write +0.126 as +.126: three intervals fit into 80 columns."""
+    return text.replace("0.", ".")
 
 
 def _scores(rows: Rows, shown: Sequence[Metric]) -> Iterator[tuple[str, list[Text]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from fedcraft.attacks import Attackers
 from fedcraft.data import Ragged
 from fedcraft.engine.executors.executor import Executor
-from fedcraft.engine.executors.job import REPORT, SPLITS, Command, Job, Workspace
+from fedcraft.engine.executors.job import REPORT, SPLITS, Command, Job, Workspace, with_sent
 from fedcraft.local import ClientState
 from fedcraft.local.fast_sgd.vectorized import group_size
 from fedcraft.local.store import ClientStates
@@ -114,10 +115,14 @@ class ClientManager:
         round_index: int,
         lr: float,
         report_loss: bool,
+        sent: Mapping[str, Tensor] = MappingProxyType({}),
     ) -> CohortUpdates:
-        """Let the clients train from the broadcast model; the server does not change."""
+        """Let the clients train from the broadcast model; the server does not change.
+
+        ``sent`` are tensors that every client receives beside the model.
+        """
         count = len(clients)
-        self._assign_slots(clients, states)
+        self._assign_slots(clients, states, sent)
         workspace, order = self.workspace, self._longest_first(clients)
         if self._side_by_side:
             self._run_groups(Command("group", round_index, lr, report_loss), order)
@@ -206,10 +211,15 @@ class ClientManager:
         clients = np.arange(len(sums))
         return _means(clients, part.sizes[clients % len(part)], sums[:, 0], sums[:, 1])
 
-    def _assign_slots(self, clients: NDArray[np.int64], states: ClientStates) -> None:
+    def _assign_slots(
+        self,
+        clients: NDArray[np.int64],
+        states: ClientStates,
+        sent: Mapping[str, Tensor] = MappingProxyType({}),
+    ) -> None:
         self.workspace.clients[: len(clients)] = clients
         for slot, client in enumerate(clients.tolist()):
-            self.workspace.before.put(slot, states.get(client))
+            self.workspace.before.put(slot, with_sent(states.get(client), sent))
 
     def _longest_first(self, clients: NDArray[np.int64]) -> list[int]:
         sizes = self._base_sizes[clients % len(self._base_sizes)]

@@ -148,6 +148,7 @@ class Loop:
                 round_index=self.round,
                 lr=lr,
                 report_loss=self.server.wants_losses,
+                sent=self.server.sent,
             )
         self._meter.idle(self.clients.executor.size, float(trained.column("busy").sum()))
         if self.attackers is not None:

@@ -55,8 +55,10 @@ class Server:
         layout: Layout,
         settings: Settings,
         buffers: dict[str, Tensor] | None = None,
+        population: int | None = None,
     ) -> None:
         self.aggregator, self.optimizer, self.layout = aggregator, optimizer, layout
+        self.population = population  # of all clients, where it is known
         self.theta, self.buffers, self.settings = theta, buffers, settings
         self.ahead: Tensor | None = None  # lambda step_t
         kind = _average_kind(settings, aggregator)
@@ -80,6 +82,11 @@ class Server:
         return self.theta if self.ahead is None else self.theta - self.ahead
 
     @property
+    def sent(self) -> Mapping[str, Tensor]:
+        """What clients receive beside the model, if the rule sends anything."""
+        return self.aggregator.sent
+
+    @property
     def averaged(self) -> dict[str, Tensor]:
         """The buffers into which those of the clients are averaged."""
         return self.buffers or {} if self.settings.buffers == "mean" else {}
@@ -90,9 +97,10 @@ class Server:
         """Aggregate the cohort of round ``index`` and move theta: theta_{t+1} = theta_t - step."""
         before = self.snapshot()
         server_lr = self.optimizer.lr * self.settings.server_rate_at(index)
+        rates, known = (client_lr, server_lr), (self.layout, self.population)
         measured = self.settings.diagnoses(index + 1)
         rounds = self.settings.rounds
-        context = RoundContext(self.start, index, rounds, client_lr, server_lr, measured)
+        context = RoundContext(self.start, index, rounds, *rates, *known, measures_clients=measured)
         self.aggregator.context = self.optimizer.context = context
         try:
             return self._step(trained, context, losses_at)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from fedcraft.aggregators import Aggregator
 from fedcraft.attacks import Attack, Attackers
 from fedcraft.config.paths import at_home
 from fedcraft.config.settings import Settings
@@ -26,8 +27,9 @@ from fedcraft.engine.sampling import Sampler, draw_clients
 from fedcraft.engine.server import Server
 from fedcraft.engine.stopping import require_test_samples
 from fedcraft.engine.trained import TrainedModel
-from fedcraft.errors import CheckpointError
+from fedcraft.errors import CheckpointError, ConfigError
 from fedcraft.linalg.numerics import single_threaded
+from fedcraft.local import LocalObjective
 from fedcraft.local.store import ClientStates
 from fedcraft.methods import Method
 from fedcraft.methods.method import stable
@@ -112,6 +114,7 @@ class _Setup:
         parts = {"local": method.local, "aggregator": method.aggregator, "server": method.server}
         module = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
         self.objective.check(module)
+        _check_sent(self.objective, self.aggregator)
         self.layout = Layout.from_module(module, settings.layers)
         self._layer_names = layer_names(module, self.layout.names)
         self.theta = self.layout.flatten(dict(module.named_parameters())).clone()
@@ -188,6 +191,7 @@ class _Setup:
             self.layout,
             self.settings,
             self.buffers,
+            len(self.job.federation),
         )
         clients = ClientManager(
             self.job, workspace, executor, side_by_side=self.executor == "vectorized"
@@ -304,3 +308,14 @@ class _Setup:
 def _bytes(tensors: Mapping[str, Tensor]) -> int:
     # Slots align every tensor to 64 bytes.
     return sum(-(-t.numel() * t.element_size() // 64) * 64 for t in tensors.values())
+
+
+def _check_sent(objective: LocalObjective, rule: Aggregator) -> None:
+    """Refuse clients that need more from the server than its rule sends."""
+    missing = ", ".join(sorted(objective.receives - rule.sends))
+    if missing:
+        name = type(objective).__name__
+        raise ConfigError(
+            f"aggregator: {name} needs {missing} from the server beside the model, which "
+            f"{type(rule).__name__} does not send; use the rule {name.lower()!r}"
+        )

@@ -73,6 +73,7 @@ def eigen_solve(
 ) -> tuple[Tensor, int, bool]:
     """Return K^+ b, the rank, and whether ``floor`` acted, for one float64 Gram matrix.
 
+    ``target`` is one b, or several as columns.
     ``cutoff`` is U's *relative* cut-off; squared, it is raised to the rounding of float64 where it
     would fall below it. With a ``floor`` on singular values no eigenvalue counts for less than its
     square, and only what is rounding in float64 is cut off, so that nothing jumps.
@@ -84,6 +85,8 @@ def eigen_solve(
     kept = values > lost * largest if floor else counted
     inverse = torch.where(kept, 1 / torch.where(kept, values, 1).clamp(min=floor**2), 0)
     limited = bool((kept & (values < floor**2)).any())
+    if target.ndim == 2:
+        inverse = inverse.unsqueeze(-1)
     return vectors @ (inverse * (vectors.T @ target)), int(counted.sum()), limited
 
 

@@ -39,6 +39,13 @@ OBJECTIVES: dict[str, str] = {
     "ditto": "fedcraft.local.ditto:Ditto",
     "perfedavg": "fedcraft.local.perfedavg:PerFedAvg",
     "fedrep": "fedcraft.local.fedrep:FedRep",
+    "scaffold": "fedcraft.local.scaffold:Scaffold",
+    "feddyn": "fedcraft.local.feddyn:FedDyn",
+    "moon": "fedcraft.local.moon:Moon",
+    "propfair": "fedcraft.local.propfair:PropFair",
+    "fedbn": "fedcraft.local.fedbn:FedBN",
+    "apfl": "fedcraft.local.apfl:APFL",
+    "pfedme": "fedcraft.local.pfedme:PFedMe",
 }
 
 

@@ -78,12 +78,14 @@ def descend(
     solver: Solver | None = None,
     proximal: ProximalTerm | None = None,
     parameters: Parameters | None = None,
+    shift: Tensor | None = None,
 ) -> DescentResult:
-    """Step once per batch from ``model.vector``: theta <- theta - lr (v + mu (theta - a)).
+    """Step once per batch from ``model.vector``: theta <- theta - lr (v + mu (theta - a) + s).
 
-    ``parameters`` restricts the descent to a subset (not together with ``proximal``). The
-    weight of the k-th gradient in the update follows FedNova's recursions for momentum and proximal
-    solvers, combined: c <- momentum c + 1, A <- (1 - lr mu) A + c.
+    ``shift`` is s, a constant vector (SCAFFOLD, FedDyn). ``parameters`` restricts the descent to a
+    subset (not together with ``proximal`` or ``shift``). The weight of the k-th gradient in the
+    update follows FedNova's recursions for momentum and proximal solvers, combined:
+    c <- momentum c + 1, A <- (1 - lr mu) A + c.
     """
     solver = Solver() if solver is None else solver
     attraction = lr * proximal.mu if proximal is not None else 0.0
@@ -95,6 +97,8 @@ def descend(
     counter = weight = 0.0
     for batch in batches:
         losses.append(step(batch))
+        if shift is not None:
+            model.vector.sub_(shift, alpha=lr)
         counter = solver.momentum * counter + 1.0
         weight = (1.0 - attraction) * weight + counter
     return DescentResult(weight, mean_loss(losses))

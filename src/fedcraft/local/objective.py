@@ -8,9 +8,9 @@ same bits in any process, and global generators stay unchanged.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -88,7 +88,8 @@ class LocalTask:
     start in a client's first round (``theta`` if left out); ``lr`` the rate of this round, already
     decayed; ``state`` what the client kept from its last participation; ``buffers`` the broadcast
     buffers (those in the module if left out).
-    ``report_loss`` asks for the mean training loss at ``theta``: one more forward pass.
+    ``report_loss`` asks for the mean training loss at ``theta``: one more forward pass. ``sent``
+    is what the aggregation rule sends beside the model (SCAFFOLD's control variate).
     """
 
     theta: Tensor
@@ -101,6 +102,7 @@ class LocalTask:
     initial: Tensor | None = None
     buffers: dict[str, Tensor] | None = None
     report_loss: bool = False
+    sent: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require(0 <= self.lr < float("inf"), "lr", "a finite rate >= 0", self.lr)
@@ -170,6 +172,8 @@ class LocalObjective(ABC):
     """
 
     personal: bool = False
+    receives: frozenset[str] = frozenset()
+    """What the rule must send beside the model: names of ``task.sent``."""
 
     def __init__(self, *, loss: Loss = cross_entropy) -> None:
         self.loss = loss

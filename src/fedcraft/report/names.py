@@ -9,6 +9,7 @@ from typing import Any
 from fedcraft.data.loading import sources
 from fedcraft.runs import Run
 from fedcraft.runs.select import Entry, in_order
+from fedcraft.runs.summary import BASELINE
 
 __all__ = [
     "BASELINE",
@@ -22,7 +23,7 @@ __all__ = [
     "styles",
 ]
 
-OURS, BASELINE = "craft", "fedavg"
+OURS = "craft"
 
 # Okabe and Ito's palette, whose colours are distinct under common colour vision deficiencies.
 # Orange, sky blue and yellow are darkened for thin lines on white. Vermillion is kept for CRAFT,

@@ -21,7 +21,17 @@ from fedcraft.report.names import COLOURS, DARK_COLOURS, style
 from fedcraft.report.verdict import verdict
 from fedcraft.runs import Run
 from fedcraft.runs.select import Problem, group, in_order
-from fedcraft.runs.summary import METRICS, marks, note, rows, spread
+from fedcraft.runs.summary import (
+    METRICS,
+    gain_place,
+    gain_text,
+    interval_text,
+    marks,
+    note,
+    one_seed,
+    rows,
+    spread,
+)
 
 with needs("jinja2"):
     import jinja2
@@ -51,23 +61,26 @@ _MOST_STEPS_UP = 2
 def write_page(
     runs: Iterable[Run],
     path: str | os.PathLike[str],
+    baseline: str | None = None,
     *,
     reference: Iterable[Mapping[str, Any]] = (),
 ) -> Path:
     """Write the report of ``runs`` to ``path`` (one HTML file) and return its path.
 
-    ``reference`` adds published numbers, as in :func:`fedcraft.report.render`.
+    The summary compares every method with ``baseline``, FedAvg if none is named. ``reference`` adds
+    published numbers, as in :func:`fedcraft.report.render`.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     link = partial(_relative_link, target.parent.resolve())
-    text = page(list(runs), link=link, reference=list(reference))
+    text = page(list(runs), baseline, link=link, reference=list(reference))
     target.write_text(text, encoding="utf-8")
     return target
 
 
 def page(
     runs: Sequence[Run],
+    baseline: str | None = None,
     *,
     link: Callable[[Run], str] = lambda run: "",
     reference: Sequence[Mapping[str, Any]] = (),
@@ -78,9 +91,17 @@ def page(
     ``link`` gives the address of a run's folder, empty if there is none. A page with a ``version``
     asks its server for a newer one.
     """
+    found = group(runs)
+    table = rows(found, baseline)
     problems = [
-        _problem_view(number, problem, link, reference)
-        for number, problem in enumerate(group(runs))
+        _problem_view(
+            number,
+            problem,
+            [row for row in table if row["problem"] == problem.title],
+            link,
+            reference,
+        )
+        for number, problem in enumerate(found)
     ]
     looks = {m["key"]: m for view in problems for m in view["methods"]}
     return _template().render(
@@ -122,10 +143,10 @@ def _relative_link(folder: Path, run: Run) -> str:
 def _problem_view(
     number: int,
     problem: Problem,
+    table: list[dict[str, Any]],
     link: Callable[[Run], str],
     reference: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    table = rows([problem])
     tried = max(row["settings"] for row in table)
     return {
         "id": f"p{number}",
@@ -134,7 +155,10 @@ def _problem_view(
         "facts": _facts(problem, table),
         "methods": [{"key": e.name, "label": e.label, **asdict(style(e))} for e in problem.entries],
         "summary": _summary_rows(table),
-        "note": note(table),
+        "note": " ".join(filter(None, [note(table), one_seed(table)])),
+        "baseline": next((r["label"] for r in table if r["method"] == r["baseline"]), ""),
+        "gained": [m for m in METRICS if any(gain_text(row, m) for row in table)],
+        "covered": any(interval_text(row, METRICS[0]) for row in table),
         "seeds": max(row["seeds"] for row in table),
         "tried": tried,
         "judge": problem.judge,
@@ -179,9 +203,17 @@ def _summary_rows(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "key": row["method"],
             "label": row["label"],
             "cells": [
-                {"text": m.text(row[m.key]), "place": places[m.key][i], "name": m.key}
+                {
+                    "text": m.text(row[m.key]),
+                    "place": places[m.key][i],
+                    "name": m.key,
+                    "interval": interval_text(row, m),
+                }
                 for m in METRICS
             ],
+            "gains": {
+                m.key: {"text": gain_text(row, m), "better": gain_place(row, m)} for m in METRICS
+            },
             "mean_sd": spread(row),
             "on_test": mean.text(row["mean_on_test"]),
             "before": conflicts.text(row["conflicts_before"]),

@@ -1,4 +1,4 @@
-"""The paper's table as Markdown, LaTeX (booktabs) and CSV, best bold and second best underlined."""
+"""The paper's table, and the differences to a baseline, as Markdown, LaTeX (booktabs) and CSV."""
 
 from __future__ import annotations
 
@@ -6,13 +6,27 @@ import csv
 import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fedcraft.errors import InputError
 from fedcraft.runs import Run
 from fedcraft.runs.run import load_pandas
 from fedcraft.runs.select import Judge, group
-from fedcraft.runs.summary import METRICS, Metric, marks, note, places, rows, spread
+from fedcraft.runs.summary import (
+    METRICS,
+    Metric,
+    gain_place,
+    gain_text,
+    interval_text,
+    marks,
+    note,
+    one_seed,
+    places,
+    rows,
+    spread,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,9 +35,9 @@ __all__ = ["render", "summary"]
 
 Rows = Sequence[Mapping[str, Any]]
 Column = tuple[str, Metric]
-"""The key of a column and the metric that it is about; ``mean_reference`` is about the mean."""
+"""The key of a column and the metric that it is about: ``mean_reference`` is about the mean."""
 
-_PUBLISHED = "_reference"
+_PUBLISHED, _GAIN = "_reference", "_gain"
 _LATEX_SPECIAL = str.maketrans(
     {c: f"\\{c}" for c in "&%$#_{}"}
     | {c: f"{{{c}}}" for c in "*[]"}  # the end of the row above takes them for its options
@@ -33,34 +47,45 @@ _LATEX_SPECIAL = str.maketrans(
 _MARKDOWN_SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\|*_`<>[]"})
 
 
-def summary(runs: Iterable[Run], judge: Judge | None = None) -> pd.DataFrame:
+def summary(
+    runs: Iterable[Run], judge: Judge | None = None, baseline: str | None = None
+) -> pd.DataFrame:
     """Return one row per problem and method: see :func:`fedcraft.runs.summary.rows`.
 
     Validation data choose the setting where there are some, unless ``judge`` is ``"test"``, as in
-    the paper.
+    the paper. Differences are to ``baseline``, FedAvg if none is named.
     """
-    frame: pd.DataFrame = load_pandas().DataFrame(rows(group(runs, judge)))
+    frame: pd.DataFrame = load_pandas().DataFrame(rows(group(runs, judge), baseline))
     return frame
 
 
 def render(
-    table: pd.DataFrame | Rows, format: str = "md", reference: pd.DataFrame | Rows | None = None
+    table: pd.DataFrame | Rows,
+    format: str = "md",
+    reference: pd.DataFrame | Rows | None = None,
+    *,
+    intervals: bool = True,
 ) -> str:
     """Write a summary, a frame or the rows of it, as ``md``, ``latex`` (booktabs) or ``csv``.
 
-    The best value of each column is bold and the second best underlined (``**`` and ``_`` in
-    Markdown). Diverged methods are marked and not ranked, and numbers after different rounds are
-    not ranked against each other. ``reference`` adds published numbers: it has ``method``
-    and any of ``mean, best10, worst10, std``; ``dataset`` and ``model`` where several problems are
-    shown.
+    A number is bold only if the interval says that it is better than all others; those that may be
+    the best are underlined (``**`` and ``_`` in Markdown). Diverged methods are marked and not
+    ranked, and numbers after different rounds are not ranked against each other. With
+    ``intervals``, each number has its 95 % interval, and further columns the differences to the
+    baseline; CSV always contains them. ``reference`` adds published numbers, best bold and second
+    best underlined: it has ``method`` and any of ``mean, best10, worst10, std``; ``dataset`` and
+    ``model`` where several problems are shown.
     """
     lines = _rows(table)
     if reference is not None:
         lines = _beside(lines, _rows(reference))
-    writers = {"md": _markdown, "latex": _latex, "csv": _csv}
+    if format == "csv":
+        return _csv(lines)
+    writers = {"md": _markdown, "latex": _latex}
     if format not in writers:
         raise InputError(f"format should be 'md', 'latex' or 'csv', but is {format!r}.")
-    return writers[format](lines)
+    parts = _by_problem(lines)
+    return writers[format]({title: _Part(part, intervals) for title, part in parts.items()})
 
 
 def _rows(table: pd.DataFrame | Rows) -> Rows:
@@ -103,48 +128,79 @@ def _is_nan(value: object) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-def _markdown(rows: Rows) -> str:
-    """One table per problem: ``**best**``, ``_second best_``."""
-    return "\n".join(_markdown_block(title, part) for title, part in _by_problem(rows).items())
-
-
-def _latex(rows: Rows) -> str:
-    """The paper's layout: methods down, a group of columns for each problem (needs booktabs)."""
-    parts = _by_problem(rows)
-    groups = [_columns(part) for part in parts.values()]
-    cells = {title: _grid(part, _latex_mark) for title, part in parts.items()}
-    labels = {row["method"]: row["label"] for row in reversed(rows)}
-    lines = [
-        " & ".join([_latex_label(labels[method], method, parts), *_latex_row(method, parts, cells)])
-        for method in dict.fromkeys(row["method"] for row in rows)
-    ]
-    notes = [f"% {title}: {text}" for title, part in parts.items() if (text := note(part))]
-    body = [*(line + r" \\" for line in lines), r"\bottomrule", r"\end{tabular}", *notes, ""]
-    return "\n".join([*_latex_head(list(parts), groups), *body])
-
-
 def _by_problem(rows: Rows) -> dict[str, Rows]:
     titles = dict.fromkeys(str(row["problem"]) for row in rows)
     return {title: [row for row in rows if row["problem"] == title] for title in titles}
 
 
-def _columns(part: Rows) -> list[Column]:
-    """Each metric that has a number, followed by its published counterpart."""
-    keys = [(key, m) for m in METRICS for key in (m.key, f"{m.key}{_PUBLISHED}")]
-    return [(k, m) for k, m in keys if any(math.isfinite(row.get(k, math.nan)) for row in part)]
+@dataclass(frozen=True)
+class _Part:
+    """The rows of one problem, and the columns and cells that are shown of them."""
 
+    rows: Rows
+    intervals: bool
 
-def _grid(part: Rows, mark: Callable[[str, int, str], str]) -> list[list[str]]:
-    columns = [
-        [
-            mark(m.text(row[key]), place, spread(row) if key == "mean" else "")
-            for row, place in zip(part, places_of, strict=True)
+    @cached_property
+    def columns(self) -> list[Column]:
+        """Each metric that has a number, its published counterpart, the gains on the baseline."""
+        keys = [(key, m) for m in METRICS for key in (m.key, f"{m.key}{_PUBLISHED}")]
+        if self.intervals:
+            keys += [(f"{m.key}{_GAIN}", m) for m in METRICS]
+        known = [{k for k, v in row.items() if isinstance(v, (int, float)) and math.isfinite(v)}
+                 for row in self.rows]  # fmt: skip
+        return [(key, m) for key, m in keys if any(key in row for row in known)]
+
+    @property
+    def baseline(self) -> str:
+        """The label of the method that the others are compared with."""
+        name = self.rows[0].get("baseline")
+        return next((str(row["label"]) for row in self.rows if row["method"] == name), "")
+
+    @property
+    def note(self) -> str:
+        """The reservations that belong below the table."""
+        return " ".join(filter(None, [note(self.rows), one_seed(self.rows)]))
+
+    def grid(self, mark: Callable[[str, int, str], str]) -> list[list[str]]:
+        """The cells, row by row; ``mark`` writes a number, its place and what stands beside it."""
+        columns = [self._cells(key, metric, mark) for key, metric in self.columns]
+        return [[column[number] for column in columns] for number in range(len(self.rows))]
+
+    def _cells(self, key: str, m: Metric, mark: Callable[[str, int, str], str]) -> list[str]:
+        if key.endswith(_GAIN):
+            return [mark(gain_text(r, m) or "–", gain_place(r, m), "") for r in self.rows]
+        if key.endswith(_PUBLISHED):  # ranked even where ours diverged
+            ranked = places([row[key] for row in self.rows], m)
+            return [mark(m.text(r[key]), p, "") for r, p in zip(self.rows, ranked, strict=True)]
+        ranked = marks(self.rows, m)
+        return [
+            mark(m.text(row[key]), place, self._beside(row, m))
+            for row, place in zip(self.rows, ranked, strict=True)
         ]
-        for key, m in _columns(part)
-        # Published numbers are ranked even where ours diverged.
-        for places_of in (marks(part, m) if key == m.key else places([r[key] for r in part], m),)
+
+    def _beside(self, row: Mapping[str, Any], metric: Metric) -> str:
+        over_seeds = f"± {spread(row)}" if metric.key == "mean" and spread(row) else ""
+        covered = interval_text(row, metric) if self.intervals else ""
+        return " ".join(filter(None, [over_seeds, covered]))
+
+
+def _markdown(parts: Mapping[str, _Part]) -> str:
+    """One table per problem: ``**best**``, ``_one of the best_``."""
+    return "\n".join(_markdown_block(title, part) for title, part in parts.items())
+
+
+def _latex(parts: Mapping[str, _Part]) -> str:
+    """The paper's layout: methods down, a group of columns for each problem (needs booktabs)."""
+    rows = [row for part in parts.values() for row in part.rows]
+    cells = {title: part.grid(_latex_mark) for title, part in parts.items()}
+    labels = {row["method"]: row["label"] for row in reversed(rows)}
+    lines = [
+        " & ".join([_latex_label(labels[method], method, parts), *_latex_row(method, parts, cells)])
+        for method in dict.fromkeys(row["method"] for row in rows)
     ]
-    return [[column[number] for column in columns] for number in range(len(part))]
+    notes = [f"% {title}: {part.note}" for title, part in parts.items() if part.note]
+    body = [*(line + r" \\" for line in lines), r"\bottomrule", r"\end{tabular}", *notes, ""]
+    return "\n".join([*_latex_head(parts), *body])
 
 
 def _escaped(text: str, special: dict[int, str]) -> str:
@@ -152,69 +208,77 @@ def _escaped(text: str, special: dict[int, str]) -> str:
     return "".join(c if c.isprintable() else " " for c in text).translate(special)
 
 
-def _markdown_mark(text: str, place: int, spread: str) -> str:
+def _markdown_mark(text: str, place: int, beside: str) -> str:
     marked = {1: f"**{text}**", 2: f"_{text}_"}.get(place, text)
-    return f"{marked} ± {spread}" if spread else marked
+    return f"{marked} {beside}" if beside else marked
 
 
-def _latex_mark(text: str, place: int, spread: str) -> str:
+def _latex_mark(text: str, place: int, beside: str) -> str:
     text = text.replace("–", "--")
     marked = {1: rf"\textbf{{{text}}}", 2: rf"\underline{{{text}}}"}.get(place, text)
-    return rf"{marked} {{\scriptsize $\pm$ {spread}}}" if spread else marked
+    small = beside.replace("±", r"$\pm$")
+    return rf"{marked} {{\scriptsize {small}}}" if beside else marked
 
 
-def _markdown_block(title: str, part: Rows) -> str:
-    heads = ["Method", *(_heading(key, m, "↑", "↓") for key, m in _columns(part)), "Rounds"]
+def _markdown_block(title: str, part: _Part) -> str:
+    heads = [*map(_markdown_text, ["Method", *_headings(part, "↑", "↓"), "Rounds"])]
     lines = [
         [_markdown_label(row), *cells, str(row["rounds"])]
-        for row, cells in zip(part, _grid(part, _markdown_mark), strict=True)
+        for row, cells in zip(part.rows, part.grid(_markdown_mark), strict=True)
     ]
     rule = [":--", *["--:"] * (len(heads) - 1)]
     body = "\n".join("| " + " | ".join(line) + " |" for line in (heads, rule, *lines))
-    remark = note(part)
-    below = f"\n{remark}\n" if remark else ""
-    return f"**{_escaped(title, _MARKDOWN_SPECIAL)}**\n\n{body}\n{below}"
+    below = f"\n{part.note}\n" if part.note else ""
+    return f"**{_markdown_text(title)}**\n\n{body}\n{below}"
+
+
+def _markdown_text(text: str) -> str:
+    return _escaped(text, _MARKDOWN_SPECIAL)
 
 
 def _markdown_label(row: Mapping[str, Any]) -> str:
-    return _escaped(row["label"], _MARKDOWN_SPECIAL) + (" (diverged)" if row["diverged"] else "")
+    return _markdown_text(row["label"]) + (" (diverged)" if row["diverged"] else "")
 
 
-def _heading(key: str, metric: Metric, up: str, down: str) -> str:
+def _headings(part: _Part, up: str, down: str) -> list[str]:
+    return [_heading(key, metric, part.baseline, up, down) for key, metric in part.columns]
+
+
+def _heading(key: str, metric: Metric, baseline: str, up: str, down: str) -> str:
     if key.endswith(_PUBLISHED):
         return f"{metric.heading} (published)"
+    if key.endswith(_GAIN):
+        return f"{metric.heading} − {baseline}"
     return f"{metric.heading} {up if metric.higher_is_better else down}"
 
 
-def _latex_label(label: str, method: str, parts: Mapping[str, Rows]) -> str:
+def _latex_label(label: str, method: str, parts: Mapping[str, _Part]) -> str:
     """The label of a row over all problems, with those where the method diverged."""
     lost = [
         title
         for title, part in parts.items()
-        if any(row["method"] == method and row["diverged"] for row in part)
+        if any(row["method"] == method and row["diverged"] for row in part.rows)
     ]
     where = f" on {', '.join(lost)}" if len(parts) > 1 else ""
     return _escaped(f"{label} (diverged{where})" if lost else label, _LATEX_SPECIAL)
 
 
 def _latex_row(
-    method: str, parts: Mapping[str, Rows], cells: Mapping[str, list[list[str]]]
+    method: str, parts: Mapping[str, _Part], cells: Mapping[str, list[list[str]]]
 ) -> Iterator[str]:
     for title, part in parts.items():
-        where = [number for number, row in enumerate(part) if row["method"] == method]
-        yield from cells[title][where[0]] if where else ["--"] * len(_columns(part))
+        where = [number for number, row in enumerate(part.rows) if row["method"] == method]
+        yield from cells[title][where[0]] if where else ["--"] * len(part.columns)
 
 
-def _latex_head(titles: list[str], groups: list[list[Column]]) -> list[str]:
+def _latex_head(parts: Mapping[str, _Part]) -> list[str]:
     heads, spans, rules, first = ["Algorithm"], [""], [], 2
-    for title, columns in zip(titles, groups, strict=True):
-        last = first + len(columns) - 1
-        spans.append(rf"\multicolumn{{{len(columns)}}}{{c}}{{{_escaped(title, _LATEX_SPECIAL)}}}")
+    for title, part in parts.items():
+        last = first + len(part.columns) - 1
+        span = _escaped(title, _LATEX_SPECIAL)
+        spans.append(rf"\multicolumn{{{len(part.columns)}}}{{c}}{{{span}}}")
         rules.append(rf"\cmidrule(lr){{{first}-{last}}}")
-        heads += [
-            _heading(key, m, r"($\uparrow$)", r"($\downarrow$)").replace("%", r"\%")
-            for key, m in columns
-        ]
+        heads += _latex_headings(part)
         first = last + 1
     return [
         rf"\begin{{tabular}}{{l{'c' * (len(heads) - 1)}}}",
@@ -224,3 +288,9 @@ def _latex_head(titles: list[str], groups: list[list[Column]]) -> list[str]:
         " & ".join(heads) + r" \\",
         r"\midrule",
     ]
+
+
+def _latex_headings(part: _Part) -> list[str]:
+    arrows = {"↑": r"($\uparrow$)", "↓": r"($\downarrow$)", "−": "$-$"}
+    heads = [_escaped(head, _LATEX_SPECIAL) for head in _headings(part, "↑", "↓")]
+    return ["".join(arrows.get(character, character) for character in head) for head in heads]

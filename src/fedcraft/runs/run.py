@@ -6,7 +6,7 @@ import html
 import io
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -173,12 +173,18 @@ class Run:
         """Return one number of the last evaluation, NaN if it is missing."""
         return self.evaluation.get(metric, math.nan)
 
-    def accuracies(self) -> dict[int, float]:
-        """Return the test accuracy of each client at the last evaluation that is complete."""
+    def accuracies(self, number: int | None = None) -> dict[int, float]:
+        """Return the test accuracy of each client after round ``number``.
+
+        By default that is the last evaluation that is complete. Empty if there is none.
+        """
         content = self.source.table("clients")
         if content is None:
             return {}
-        return _last_accuracies(content, self.directory / "clients.csv", finished=self.done)
+        path = self.directory / "clients.csv"
+        if number is not None:
+            return _accuracies_at(number, content, path)
+        return _last_accuracies(content, path, finished=self.done)
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
@@ -286,22 +292,40 @@ class Run:
 
 
 def _last_accuracies(content: bytes, path: Path, *, finished: bool) -> dict[int, float]:
-    """Read the last complete round from the end: tables of long runs are large.
+    """Return the last complete round.
 
     The last round of a table without a seal is incomplete if it has fewer rows than the one before.
     """
     rounds: dict[int, dict[int, float]] = {}
-    end = len(content)
-    while end > 0 and len(rounds) < 3:
-        start = content.rfind(b"\n", 0, end - 1) + 1
-        if start == 0:
-            break  # the header
-        row = _client_row(content[start:end], path)
-        if row is not None:
-            rounds.setdefault(row[0], {}).setdefault(row[1], row[2])
-        end = start
+    for number, client, value in _from_the_end(content, path):
+        rounds.setdefault(number, {}).setdefault(client, value)
+        if len(rounds) == 3:
+            break
     complete = list(rounds.values())[: 1 if finished else 2]
     return dict(sorted(max(complete, key=len, default={}).items()))
+
+
+def _accuracies_at(number: int, content: bytes, path: Path) -> dict[int, float]:
+    found: dict[int, float] = {}
+    for written, client, value in _from_the_end(content, path):
+        if written < number:
+            break
+        if written == number:
+            found.setdefault(client, value)
+    return dict(sorted(found.items()))
+
+
+def _from_the_end(content: bytes, path: Path) -> Iterator[tuple[int, int, float]]:
+    """Yield round, client and test accuracy, last row first: tables of long runs are large."""
+    end = len(content)
+    while end > 0:
+        start = content.rfind(b"\n", 0, end - 1) + 1
+        if start == 0:
+            return  # the header
+        row = _client_row(content[start:end], path)
+        if row is not None:
+            yield row
+        end = start
 
 
 def _client_row(line: bytes, path: Path) -> tuple[int, int, float] | None:

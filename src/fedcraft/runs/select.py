@@ -13,14 +13,18 @@ from __future__ import annotations
 
 import math
 import statistics
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
+
 from fedcraft.config.schema import MACHINE_KEYS
 from fedcraft.methods import method_title, methods
+from fedcraft.metrics.intervals import Sample
 from fedcraft.runs.problems import fingerprint, flatten, problem_of, title
 from fedcraft.runs.run import Run
 
@@ -117,6 +121,15 @@ class Setting:
         """Return the standard deviation of the final value over seeds; NaN for a single seed."""
         values = self.finals(metric)
         return statistics.stdev(values) if len(values) > 1 else math.nan
+
+    @cached_property
+    def samples(self) -> dict[int, Sample]:
+        """The clients' accuracies behind :meth:`finals` by seed; none if a seed has none."""
+        shared = self.shared("mean")
+        together = None if self.done or not shared else max(shared)
+        found = {run.seed: _sample(run, together) for run in self.counted if run.curve("mean")}
+        known = {seed: sample for seed, sample in found.items() if sample is not None}
+        return known if len(known) == len(self.counted) else {}
 
     def conflicts(self, stage: str) -> float:
         """Return the clients per round in conflict at ``stage``: average, reference or after.
@@ -220,6 +233,20 @@ def in_order(names: Iterable[str]) -> list[str]:
     """Return the names in the order of the table of methods, custom labels after them."""
     known = {row.name: place for place, row in enumerate(methods())}
     return sorted(set(names), key=lambda name: (known.get(name, len(known)), name))
+
+
+def _sample(run: Run, number: int | None) -> Sample | None:
+    """Return the accuracies of a run's clients after a round, by default after its last one.
+
+    Runs over the same split have the same clients. A run without a hash of its split is compared as
+    if its clients were other ones.
+    """
+    accuracies = run.accuracies(max(run.curve("mean")) if number is None else number)
+    if not accuracies:
+        return None
+    names = zlib.crc32(np.array([*accuracies], np.int64).tobytes())
+    clients = f"{run.split_hash or f'{run.method} {run.seed}'} {names}"
+    return Sample(clients, np.array([*accuracies.values()]))
 
 
 def _judge(runs: Sequence[Run]) -> Judge:

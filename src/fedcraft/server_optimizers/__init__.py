@@ -16,6 +16,7 @@ OPTIMIZERS: dict[str, str] = {
     "adagrad": "fedcraft.server_optimizers.adaptive:Adagrad",
     "adam": "fedcraft.server_optimizers.adaptive:Adam",
     "momentum": "fedcraft.server_optimizers.momentum:Momentum",
+    "muon": "fedcraft.server_optimizers.muon:Muon",
     "sgd": "fedcraft.server_optimizers.sgd:Sgd",
     "yogi": "fedcraft.server_optimizers.adaptive:Yogi",
 }

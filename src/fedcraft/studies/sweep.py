@@ -82,16 +82,17 @@ class SweepResult:
             for entry in problem.entries
         }
 
-    def rows(self, judge: Judge | None = None) -> list[dict[str, Any]]:
+    def rows(self, judge: Judge | None = None, baseline: str | None = None) -> list[dict[str, Any]]:
         """Return the paper's table, one dictionary per problem and method.
 
-        A problem without validation data is judged on test data, and says so.
+        A problem without validation data is judged on test data, and says so. Differences are to
+        ``baseline``, FedAvg if none is named.
         """
-        return rows(self.problems(judge))
+        return rows(self.problems(judge), baseline)
 
-    def table(self, judge: Judge | None = None) -> pd.DataFrame:
+    def table(self, judge: Judge | None = None, baseline: str | None = None) -> pd.DataFrame:
         """Return the paper's table: mean, best10, worst10, std, conflicts per round, rates."""
-        frame: pd.DataFrame = load_pandas().DataFrame(self.rows(judge))
+        frame: pd.DataFrame = load_pandas().DataFrame(self.rows(judge, baseline))
         return frame
 
     def clients(self) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from fedcraft.updates.reading import whole_number
 
 Grouping = Literal["layer", "tensor", "whole"]
 _GROUPINGS = ("layer", "tensor", "whole")
-_NORMS = (nn.GroupNorm, nn.LayerNorm, nn.modules.batchnorm._NormBase)
+NORMS = (nn.GroupNorm, nn.LayerNorm, nn.modules.batchnorm._NormBase)
 _CONVOLUTIONS = (nn.modules.conv._ConvNd,)
 
 
@@ -234,6 +234,6 @@ def _owners(module: nn.Module) -> dict[str, str]:
         for name, child in parent.named_children():
             if isinstance(child, _CONVOLUTIONS):
                 convolution = prefix + name
-            joined = isinstance(child, _NORMS) and convolution is not None
+            joined = isinstance(child, NORMS) and convolution is not None
             owners[prefix + name] = convolution if joined and convolution else prefix + name
     return owners

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from fedcraft.data import Federation, Tensors
 from fedcraft.engine.executors.shared_memory import PrivateSlots, Regions, SharedBytes, Slots
-from fedcraft.local import ClientData, LocalObjective
+from fedcraft.local import ClientData, ClientState, LocalObjective
 
 SPLITS = ("test", "train", "validation")
 REPORT = ("samples", "steps", "train_loss", "loss", "total", "busy")
 _BATCHES_PER_SHARD = 8
+_SENT = "sent."
 _STATE_FACTOR = 4  # address space for a client's state, in models
 
 DataSource = Callable[[Tensors, NDArray[np.int64], int, int], ClientData]
@@ -94,6 +95,22 @@ class Job:
             for samples in [getattr(self.federation, split).indices.size]
             for start in range(0, samples, size)
         ]
+
+
+def with_sent(state: ClientState | None, sent: Mapping[str, Tensor]) -> ClientState | None:
+    """Return the content of a client's slot: its state, and what the server sends beside theta."""
+    if not sent:
+        return state
+    return {**(state or {}), **{_SENT + name: value for name, value in sent.items()}}
+
+
+def without_sent(content: ClientState | None) -> tuple[ClientState | None, ClientState]:
+    """Return the state in a client's slot, None if it has none, and what the server has sent."""
+    if content is None:
+        return None, {}
+    state = {name: value for name, value in content.items() if not name.startswith(_SENT)}
+    sent = {k.removeprefix(_SENT): v for k, v in content.items() if k.startswith(_SENT)}
+    return (state or None) if sent else state, sent
 
 
 class Workspace:

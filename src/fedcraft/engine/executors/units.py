@@ -12,7 +12,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedcraft.engine.executors.job import REPORT, SPLITS, Command, Job, Shard, Workspace
+from fedcraft.engine.executors.job import (
+    REPORT,
+    SPLITS,
+    Command,
+    Job,
+    Shard,
+    Workspace,
+    without_sent,
+)
 from fedcraft.errors import ClientError, ConfigError
 from fedcraft.local import ClientData, LocalResult, LocalTask, SeedAddress
 from fedcraft.local.fast_sgd.model import scratch_model
@@ -130,6 +138,7 @@ class UnitRunner:
 
     def _task(self, command: Command, slot: int) -> LocalTask:
         client = int(self.workspace.clients[slot])
+        state, sent = without_sent(self.workspace.before.get(slot))
         return LocalTask(
             theta=self.workspace.theta,
             data=self.job.client_data(client, command.round),
@@ -137,7 +146,8 @@ class UnitRunner:
             address=SeedAddress(self.job.seed, command.round, client),
             epochs=self.job.epochs,
             batch_size=self.job.batch_size,
-            state=self.workspace.before.get(slot),
+            state=state,
+            sent=sent,
             initial=self.workspace.initial,
             buffers=self._buffers(),
             report_loss=command.report_loss,

@@ -58,6 +58,11 @@ class ClientRequest:
 
     def train(self) -> RecordDict:
         """Train, keep the new client state, and return the reply."""
+        if self.objective.receives:
+            raise InputError(
+                f"local objective: {type(self.objective).__name__} needs more than the model from "
+                "the server, which messages of Flower do not carry; use it in a simulation"
+            )
         number = int(self.config.get(keys.ROUND, self.last + 1))
         task = self._task(number - 1)
         row = torch.empty_like(task.theta)
