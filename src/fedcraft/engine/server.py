@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,13 @@ import torch
 from torch import Tensor
 
 from fedcraft.aggregators import Aggregator, Certificate
+from fedcraft.aggregators.base import Step
+from fedcraft.aggregators.inputs import RoundInput
 from fedcraft.config.settings import Settings
 from fedcraft.engine.client_manager import CohortUpdates
 from fedcraft.engine.model_average import AverageKind, ModelAverage
-from fedcraft.errors import NonFiniteError
+from fedcraft.errors import ConfigError, NonFiniteError
+from fedcraft.secure import Secure
 from fedcraft.server_optimizers import ServerOptimizer
 from fedcraft.updates import Layout, RoundContext, merge_buffers
 
@@ -28,12 +31,14 @@ class ServerStep:
     certificate: Certificate | None
     update_norm: float
     length: float | None = None
+    secure: dict[str, Any] | None = None  # what happened in a secure round
 
     def row(self) -> dict[str, Any]:
         """Return the part of a round's row that is about the step."""
         conflicts = None if self.certificate is None else self.certificate.conflicts()
         length = {} if self.length is None else {"step_length": self.length}
-        return {"conflicts": conflicts, "update_norm": self.update_norm, **length}
+        secure = {} if self.secure is None else {"secure": self.secure}
+        return {"conflicts": conflicts, "update_norm": self.update_norm, **length, **secure}
 
 
 class Server:
@@ -58,6 +63,9 @@ class Server:
         self.ahead: Tensor | None = None  # lambda step_t
         kind = _average_kind(settings, aggregator)
         self.average = None if kind is None else ModelAverage(kind)
+        self.secure = Secure.from_table(settings.secure)
+        if self.secure is not None:
+            _refuse_buffers(self.averaged)
 
     @property
     def wants_losses(self) -> bool:
@@ -98,15 +106,7 @@ class Server:
     def _step(
         self, trained: CohortUpdates, context: RoundContext, losses_at: LossesAt
     ) -> ServerStep:
-        outcome = self.aggregator.aggregate(
-            trained.updates,
-            weights=trained.column("samples"),
-            layers=self.layout,
-            client_ids=trained.clients.tolist(),
-            losses=trained.column("loss") if trained.with_losses else None,
-            steps=trained.column("steps"),
-            client_lr=context.client_lr,
-        )
+        outcome, secure = self._aggregate(trained, context)
         direction: Tensor = outcome.direction
         length = self._search(direction, losses_at)
         if length is not None:
@@ -121,7 +121,35 @@ class Server:
                 "usually helps"
             )
         self._move(step, self._look_ahead(outcome.look_ahead), trained)
-        return ServerStep(outcome.certificate, norm, length)
+        return ServerStep(outcome.certificate, norm, length, secure)
+
+    def _aggregate(
+        self, trained: CohortUpdates, context: RoundContext
+    ) -> tuple[Step, dict[str, Any] | None]:
+        """Let the rule aggregate the updates, or what secure aggregation shows of them."""
+        given: dict[str, Any] = {
+            "weights": trained.column("samples"),
+            "layers": self.layout,
+            "client_ids": trained.clients.tolist(),
+            "losses": trained.column("loss") if trained.with_losses else None,
+            "steps": trained.column("steps"),
+            "client_lr": context.client_lr,
+        }
+        if self.secure is None:
+            return self.aggregator.aggregate(trained.updates, **given), None
+        from fedcraft.secure.simulation import simulate_round
+
+        step, report = simulate_round(
+            self.aggregator,
+            trained.updates,
+            self.layout,
+            RoundInput(**given),
+            self.secure,
+            seed=self.settings.seed,
+            index=context.index,
+            model=self.start,
+        )
+        return step, asdict(report)
 
     def _look_ahead(self, advised: float) -> float:
         wanted = self.settings.look_ahead
@@ -188,6 +216,15 @@ class Server:
         self.optimizer.load_state_dict(optimizer)
         if self.average is not None:
             self.average.load_state_dict(average)
+
+
+def _refuse_buffers(averaged: Mapping[str, Tensor]) -> None:
+    shown = sorted(name for name, value in averaged.items() if value.is_floating_point())
+    if shown:
+        raise ConfigError(
+            f"secure: clients would send their buffers ({shown[0]}, ...) in the clear. Set buffers "
+            '= "keep", or use a model without running statistics.'
+        )
 
 
 def _average_kind(settings: Settings, aggregator: Aggregator) -> AverageKind | None:
