@@ -98,3 +98,4 @@ class Overrides(ObjectKeys, TrainingKeys, total=False):
     max_minutes: float | None
     model_options: Mapping[str, Any]
     data_options: Mapping[str, Any]
+    secure: Mapping[str, Any]

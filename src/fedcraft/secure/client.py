@@ -158,8 +158,7 @@ class SecureClient:
     def sum(self, said: Message) -> Message:
         """Return c_i^q u_i^q in fixed point under masks that cancel in the sum of all clients."""
         index, me = int(said["index"]), int(self.memory["me"])
-        if bytes(np.asarray(said["said"], np.uint8)) != self.transcript.value:
-            raise RefusedError("said: the server has said something else to the other clients")
+        self._check_transcript(said)
         if index != int(self.memory["next_sum"]) or index >= self._sums:
             raise RefusedError(f"index: sum {index} was not agreed, or has been answered already")
         members = [int(j) for j in said["members"]]
@@ -185,6 +184,7 @@ class SecureClient:
         the secret of its masks with others. Never both, because both would uncover its vector.
         """
         index, survivors = int(said["index"]), {int(j) for j in said["survivors"]}
+        self._check_transcript(said)
         if index != int(self.memory["next_sum"]) - 1 or "members" not in self.memory:
             raise RefusedError(f"index: this client takes no part in sum {index}, or has unmasked it")
         members = {int(j) for j in self.memory.pop("members")}
@@ -206,6 +206,10 @@ class SecureClient:
         heard = self.transcript if stage != "keys" else Transcript()
         heard.add(stage, said)
         self.memory["transcript"] = as_array(heard.value)
+
+    def _check_transcript(self, said: Message) -> None:
+        if np.asarray(said["said"], np.uint8).tobytes() != self.transcript.value:
+            raise RefusedError("said: the server has said something else to the other clients")
 
     @property
     def _sums(self) -> int:

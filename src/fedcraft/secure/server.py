@@ -120,6 +120,7 @@ class MaskedRound:
         for place in sorted(replies):
             total = point.add(total, point.unpack(np.asarray(replies[place]["masked"])))
             survivors.append(place)
+        _require(len(survivors), 2, "sum")
         masks = Transcript(self._heard.value)
         total = self._unmasked(point, total, index, members, survivors, masks)
         return point.decode(total), [at[place] for place in survivors]
@@ -225,7 +226,11 @@ class MaskedRound:
         masks: Transcript,
     ) -> Words:
         """Take the survivors' own masks out, and those that they share with lost clients."""
-        said = {"index": np.array(index), "survivors": np.array(survivors)}
+        said = {
+            "index": np.array(index),
+            "survivors": np.array(survivors),
+            "said": as_array(self._heard.value),
+        }
         replies = self._ask("unmask", said, survivors)
         shares: dict[int, list[bytes]] = {}
         for reply in replies.values():
