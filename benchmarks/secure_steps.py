@@ -22,7 +22,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -49,8 +49,8 @@ _FREE = {"most_share": 1.0}  # the exact step, whatever it reveals; shares are r
 class Compared(Craft):
     """CRAFT that also computes the secure step of every round and notes how it differs."""
 
-    found: list[dict[str, Any]] = []
-    sketches: tuple[int, ...] = ()
+    found: ClassVar[list[dict[str, Any]]] = []
+    sketches: ClassVar[tuple[int, ...]] = ()
 
     def aggregate_cohort(self, cohort: Cohort) -> Step:
         before = self.memory

@@ -91,9 +91,7 @@ def test_a_client_without_an_update_has_no_angle():
 
 def _statistics(rows: torch.Tensor, several: list[bytes]) -> np.ndarray:
     size = rows.shape[1]
-    return np.array(
-        [_summary(sketch(rows, [size], s, count=20, fold=10**6)[0]) for s in several]
-    )
+    return np.array([_summary(sketch(rows, [size], s, count=20, fold=10**6)[0]) for s in several])
 
 
 def _summary(part: torch.Tensor) -> list[float]:

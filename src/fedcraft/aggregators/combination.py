@@ -169,6 +169,7 @@ def correction(
         gain=gain,
         precise_gram=cohort.precise_gram,
         block=cohort.block,
+        square_norms=cohort.square_norms,
     )
     nothing = torch.zeros(len(cohort.layout), dtype=torch.float64)
     delta = Combination(

@@ -100,7 +100,9 @@ class SecureClient:
         if not np.array_equal(public[me], own):
             raise RefusedError("public: the server gave this client's keys away as another's")
         if len(public) < self.limits.least_clients:
-            raise RefusedError(f"clients: expected {self.limits.least_clients}, found {len(public)}")
+            raise RefusedError(
+                f"clients: expected {self.limits.least_clients}, found {len(public)}"
+            )
         self._hear("shares", said)
         near = neighbours(public, me, int(said["neighbours"]))
         holders = sorted([*near, me])
@@ -186,7 +188,9 @@ class SecureClient:
         index, survivors = int(said["index"]), {int(j) for j in said["survivors"]}
         self._check_transcript(said)
         if index != int(self.memory["next_sum"]) - 1 or "members" not in self.memory:
-            raise RefusedError(f"index: this client takes no part in sum {index}, or has unmasked it")
+            raise RefusedError(
+                f"index: this client takes no part in sum {index}, or has unmasked it"
+            )
         members = {int(j) for j in self.memory.pop("members")}
         if not survivors <= members or len(survivors) < self.limits.least_clients:
             raise RefusedError(f"survivors: {len(survivors)}, too few or not of this sum")
@@ -229,7 +233,9 @@ class SecureClient:
     def _layers(self, vector: Tensor) -> tuple[Tensor, ...]:
         sizes = [int(size) for size in self.memory["sizes"]]
         if vector.shape != (sum(sizes),):
-            raise RefusedError(f"vector: expected {sum(sizes)} numbers, found {tuple(vector.shape)}")
+            raise RefusedError(
+                f"vector: expected {sum(sizes)} numbers, found {tuple(vector.shape)}"
+            )
         return torch.split_with_sizes(vector, sizes)
 
     def _channel(self, public: Any, other: int, way: str) -> bytes:

@@ -38,8 +38,10 @@ class SecretCohort(Cohort):
     @property
     def grams(self) -> Tensor:
         """X_q X_q^T, not cached: it becomes more exact with every sum."""
-        norms = self.products.norms[:, list(self.rows)]
-        return self.products.cosines(self.rows) * norms.unsqueeze(-1) * norms.unsqueeze(-2)
+        norms = self._norms
+        return self._by_layout(
+            self.products.cosines(self.rows) * norms.unsqueeze(-1) * norms.unsqueeze(-2)
+        )
 
     @property
     def gram(self) -> Tensor:  # type: ignore[override]
@@ -47,19 +49,26 @@ class SecretCohort(Cohort):
 
     @property
     def square_norms(self) -> Tensor:  # type: ignore[override]
-        return self.products.norms[:, list(self.rows)].square()
+        return self._by_layout(self._norms.square())
+
+    @property
+    def _norms(self) -> Tensor:
+        return self.products.norms[:, list(self.rows)]
+
+    def _by_layout(self, products: Tensor) -> Tensor:
+        """Add up the layers for a rule that takes the model as one."""
+        return products if len(self.layout) == len(products) else products.sum(0, keepdim=True)
 
     @property
     def matrix(self) -> Tensor:
         raise InputError(
-            "secure: this rule reads single updates (FedFV with tau, FedLF with history and FedMDFG "
-            "do), and under secure aggregation no server sees one; choose a rule that needs only "
-            "Gram matrices, such as craft, craft-auto, config, fedmgda+ or fedlf"
+            "secure: this rule reads single updates, and under secure aggregation no server sees "
+            "one; choose a rule that needs only Gram matrices, such as craft, craft-auto, config, "
+            "fedmgda+ or fedlf"
         )
 
     def dots(self, vector: Vector) -> Tensor:
-        norms = self.products.norms[:, list(self.rows)]
-        return self.products.dots(in_memory(vector), self.rows) * norms
+        return self._by_layout(self.products.dots(in_memory(vector), self.rows) * self._norms)
 
     def combine(
         self,
@@ -70,9 +79,8 @@ class SecretCohort(Cohort):
         factor: float = 1.0,
         precise: Collection[int] = (),
     ) -> Tensor:
-        rows = coefficients.expand(len(self.layout), -1).to(torch.float64)
-        norms = self.products.norms[:, list(self.rows)]
-        result = factor * self.products.combine(rows * norms, self.rows)
+        rows = coefficients.expand(len(self._norms), -1).to(torch.float64)
+        result = factor * self.products.combine(rows * self._norms, self.rows)
         if base is None:
             return result
         scale = torch.ones(len(self.layout)) if base_scale is None else base_scale

@@ -1,13 +1,13 @@
 """What the server knows of a round's updates, and how each masked sum makes it more exact.
 
 Let K be the cosines between the clients of one layer and H its estimate from sketches. A sum with
-coefficients s is a vector v = U^T s that the server sees, and the clients report U v = K s, exactly.
+coefficients s is a vector v = U^T s that the server sees, and the clients report U v = K s exactly.
 With the known columns S and Y = K S the estimate becomes (block BFGS)
 
     H' = H - H S (S^T H S)^+ S^T H + Y (S^T Y)^+ Y^T,
 
-which is positive semidefinite and satisfies H' S = K S. A rule that runs on H' asks for a
-combination of the known sums and of one more, smaller vector.
+which is positive semidefinite and satisfies H' S = K S. Its diagonal is no longer exactly one. A
+rule that runs on H' asks for a combination of the known sums and of one more, smaller vector.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class SecretProducts:
 
 
 def _updated(estimate: Tensor, columns: Tensor, measured: Tensor) -> Tensor:
-    """H' with H' S = Y, as the module's text says; H where Y is not consistent."""
+    """Return H' with H' S = Y, as the module's text says; H where Y is not consistent."""
     curvature = columns.T @ measured
     curvature = (curvature + curvature.T) / 2
     values = torch.linalg.eigvalsh(curvature)

@@ -204,8 +204,6 @@ def _round(
         seed = random.bytes(32)
         return ArithmeticRound(updates, clients, layout.sizes, options, seed=seed, random=random)
     hashed = digest(model.detach().cpu().contiguous().numpy().tobytes())
-    exchange = LocalExchange(
-        updates, clients, layout.sizes, options, model=hashed, random=random
-    )
+    exchange = LocalExchange(updates, clients, layout.sizes, options, model=hashed, random=random)
     occasion = digest(b"simulation", index.to_bytes(8, "little"))
     return MaskedRound(exchange, clients, layout.sizes, options, occasion=occasion, model=hashed)
