@@ -99,3 +99,4 @@ class Overrides(ObjectKeys, TrainingKeys, total=False):
     model_options: Mapping[str, Any]
     data_options: Mapping[str, Any]
     secure: Mapping[str, Any]
+    privacy: Mapping[str, Any]

@@ -24,6 +24,7 @@ from pydantic import (
 from fedcraft.config.messages import config_error
 from fedcraft.config.objects import Objects, plain
 from fedcraft.errors import FedcraftError
+from fedcraft.privacy import Privacy
 from fedcraft.secure import Secure
 from fedcraft.updates import BufferPolicy, Grouping
 
@@ -51,6 +52,7 @@ _AS_BEFORE: dict[str, tuple[Any, ...]] = {
     "look_ahead": (None, 0.0),
     "model_average": ("none",),
     "secure": ({},),
+    "privacy": ({},),
 }
 """Keys that 0.1.0 did not have, with the values that change nothing."""
 
@@ -148,6 +150,8 @@ class Settings(BaseModel):
     """Stop at the first round that ends later than this after the start."""
     secure: dict[str, Any] = Field(default_factory=dict)
     """Secure aggregation: enabled, sketch, refinements, most_share, dropouts, ... (privacy.md)."""
+    privacy: dict[str, Any] = Field(default_factory=dict)
+    """Differential privacy: mode (local, distributed, central), clip, noise, delta, epsilon."""
 
     if not TYPE_CHECKING:  # type checkers and editors know the keys from the fields
 
@@ -186,7 +190,8 @@ class Settings(BaseModel):
     def check(self, *, names: bool) -> None:
         """Raise ValueError if keys contradict each other; ``names``: also if a name is unknown."""
         at_most(self, "min_clients", "clients_per_round")
-        checked_options("secure", Secure.from_table, self.secure)
+        checked_options(Secure.from_table, self.secure)
+        checked_options(Privacy.from_table, self.privacy)
 
     def given(self) -> dict[str, Any]:
         """The keys that were set: the others follow if the method or the data set changes."""
@@ -234,8 +239,8 @@ class Settings(BaseModel):
         return self.workers or usable_cores()
 
 
-def checked_options(key: str, read: Callable[[Mapping[str, Any]], Any], table: Any) -> None:
-    """Raise ValueError if the table of ``key`` does not hold what ``read`` expects."""
+def checked_options(read: Callable[[Mapping[str, Any]], Any], table: Mapping[str, Any]) -> None:
+    """Raise ValueError if a table does not hold what ``read`` expects."""
     try:
         read(table)
     except FedcraftError as error:

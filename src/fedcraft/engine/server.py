@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,9 @@ from fedcraft.aggregators.inputs import RoundInput
 from fedcraft.config.settings import Settings
 from fedcraft.engine.client_manager import CohortUpdates
 from fedcraft.engine.model_average import AverageKind, ModelAverage
+from fedcraft.engine.private import PrivateRounds
 from fedcraft.errors import ConfigError, NonFiniteError
+from fedcraft.privacy import Privacy
 from fedcraft.secure import Secure
 from fedcraft.server_optimizers import ServerOptimizer
 from fedcraft.updates import Layout, RoundContext, merge_buffers
@@ -32,13 +34,14 @@ class ServerStep:
     update_norm: float
     length: float | None = None
     secure: dict[str, Any] | None = None  # what happened in a secure round
+    privacy: dict[str, Any] = field(default_factory=dict)
 
     def row(self) -> dict[str, Any]:
         """Return the part of a round's row that is about the step."""
         conflicts = None if self.certificate is None else self.certificate.conflicts()
         length = {} if self.length is None else {"step_length": self.length}
         secure = {} if self.secure is None else {"secure": self.secure}
-        return {"conflicts": conflicts, "update_norm": self.update_norm, **length, **secure}
+        return {"conflicts": conflicts, "update_norm": self.update_norm, **length, **secure, **self.privacy}
 
 
 class Server:
@@ -57,6 +60,7 @@ class Server:
         layout: Layout,
         settings: Settings,
         buffers: dict[str, Tensor] | None = None,
+        population: int | None = None,
     ) -> None:
         self.aggregator, self.optimizer, self.layout = aggregator, optimizer, layout
         self.theta, self.buffers, self.settings = theta, buffers, settings
@@ -64,7 +68,11 @@ class Server:
         kind = _average_kind(settings, aggregator)
         self.average = None if kind is None else ModelAverage(kind)
         self.secure = Secure.from_table(settings.secure)
-        if self.secure is not None:
+        privacy = Privacy.from_table(settings.privacy)
+        self.private = (
+            None if privacy is None else PrivateRounds(privacy, settings, aggregator, population)
+        )
+        if self.secure is not None or self.private is not None:
             _refuse_buffers(self.averaged)
 
     @property
@@ -108,6 +116,8 @@ class Server:
     ) -> ServerStep:
         outcome, secure = self._aggregate(trained, context)
         direction: Tensor = outcome.direction
+        if self.private is not None:
+            direction = self.private.released(direction, len(trained.clients), context.index)
         length = self._search(direction, losses_at)
         if length is not None:
             direction = direction * (length / self.optimizer.lr)
@@ -121,7 +131,11 @@ class Server:
                 "usually helps"
             )
         self._move(step, self._look_ahead(outcome.look_ahead), trained)
-        return ServerStep(outcome.certificate, norm, length, secure)
+        spent = {}
+        if self.private is not None:
+            self.private.accountant.add(trained.clients.tolist())
+            spent = self.private.row(context.index + 1)
+        return ServerStep(outcome.certificate, norm, length, secure, spent)
 
     def _aggregate(
         self, trained: CohortUpdates, context: RoundContext
@@ -135,13 +149,17 @@ class Server:
             "steps": trained.column("steps"),
             "client_lr": context.client_lr,
         }
+        updates = trained.updates
+        if self.private is not None:
+            given["weights"] = None  # data sizes are private
+            updates = self.private.leaving(updates, given["client_ids"], context.index)
         if self.secure is None:
-            return self.aggregator.aggregate(trained.updates, **given), None
+            return self.aggregator.aggregate(updates, **given), None
         from fedcraft.secure.simulation import simulate_round
 
         step, report = simulate_round(
             self.aggregator,
-            trained.updates,
+            updates,
             self.layout,
             RoundInput(**given),
             self.secure,
@@ -192,6 +210,7 @@ class Server:
             "aggregator": self.aggregator.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
+            **({} if self.private is None else {"privacy": self.private.state_dict()}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -202,6 +221,8 @@ class Server:
         self.optimizer.load_state_dict(state["optimizer"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
+        if self.private is not None:
+            self.private.load_state_dict(state.get("privacy"))
 
     def snapshot(self) -> tuple[Any, ...]:
         """Return everything that a step changes, for :meth:`restore`."""
@@ -222,7 +243,7 @@ def _refuse_buffers(averaged: Mapping[str, Tensor]) -> None:
     shown = sorted(name for name, value in averaged.items() if value.is_floating_point())
     if shown:
         raise ConfigError(
-            f"secure: clients would send their buffers ({shown[0]}, ...) in the clear. Set buffers "
+            f"buffers: clients would send theirs ({shown[0]}, ...) in the clear. Set buffers "
             '= "keep", or use a model without running statistics.'
         )
 

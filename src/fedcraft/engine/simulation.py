@@ -173,6 +173,7 @@ class _Setup:
             self.layout,
             self.settings,
             self.buffers,
+            len(self.federation),
         )
         clients = ClientManager(
             self.job, workspace, executor, side_by_side=self.executor == "vectorized"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +85,7 @@ class SecureClient:
             "seeds": seeds.reshape(-1, _SEED),
             "contribution": as_array(secrets.token_bytes(32)),
             "settings": np.array([sums, int(said["sketch"]), int(said["fold"])]),
+            "bound": np.array(float(said["bound"])),
             "occasion": said["occasion"],
             "products": np.array(0),
             "next_sum": np.array(0),
@@ -136,18 +137,17 @@ class SecureClient:
         contributions = self._open(members, mine)
         self._hear("sketch", {**said, "model": as_array(model)})
         seed = derive(b"".join(contributions), "sketch seed", self.transcript.value)
-        layers = torch.split_with_sizes(update.to(torch.float32), list(sizes))
-        norms = torch.stack([torch.linalg.vector_norm(x, dtype=torch.float64) for x in layers])
-        safe = torch.where(norms > 0, norms, 1).to(torch.float32)
-        units = torch.cat([x / n for x, n in zip(layers, safe, strict=True)])
         _, count, fold = (int(n) for n in self.memory["settings"])
-        found = sketch(units.unsqueeze(0), sizes, seed, count=count, fold=fold)
-        self.memory |= {"units": units.numpy(), "sizes": np.array(sizes)}
-        return {"sketch": torch.cat(found, 1).squeeze(0).numpy(), "norms": norms.numpy()}
+        units, norms = scaled_rows(update.unsqueeze(0), sizes, float(self.memory["bound"]))
+        self.memory |= {"units": units.squeeze(0).numpy(), "sizes": np.array(sizes)}
+        found = sketch(units, sizes, seed, count=count, fold=fold)
+        return {"sketch": torch.cat(found, 1).squeeze(0).numpy(), "norms": norms[:, 0].numpy()}
 
     def dots(self, said: Message) -> Message:
         """Return <u^q, v^q> for a vector v that all clients are asked about."""
         used = int(self.memory["products"])
+        if float(self.memory["bound"]):
+            raise RefusedError("products: this round was announced as one of sums only")
         if used >= self.limits.most_products:
             raise RefusedError(f"products: agreed to {used} a round, asked for one more")
         self._hear("dots", said)
@@ -303,6 +303,22 @@ class SecureClient:
                 f"from the sums of this round; agreed to {self.limits.most_share:g}"
             )
         self.memory |= {"spent": wide, "spent_names": all_names}
+
+
+def scaled_rows(updates: Tensor, sizes: Sequence[int], bound: float) -> tuple[Tensor, Tensor]:
+    """Return rows whose coordinates are at most one, (m, d), and their scales (Q, m).
+
+    The scales are the rows' lengths by layer. With a ``bound`` they are that, and show nothing.
+    """
+    layers = torch.split_with_sizes(updates.to(torch.float32), list(sizes), dim=1)
+    if bound:
+        norms = torch.full((len(sizes), len(updates)), bound, dtype=torch.float64)
+    else:
+        lengths = [torch.linalg.vector_norm(x, dim=1, dtype=torch.float64) for x in layers]
+        norms = torch.stack(lengths)
+    safe = torch.where(norms > 0, norms, 1).to(torch.float32)
+    pairs = zip(layers, safe, strict=True)
+    return torch.cat([x / n.unsqueeze(1) for x, n in pairs], dim=1), norms
 
 
 def self_mask(seed: bytes, heard: Transcript) -> bytes:

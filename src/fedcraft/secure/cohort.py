@@ -38,6 +38,7 @@ class SecretCohort(Cohort):
     @property
     def grams(self) -> Tensor:
         """X_q X_q^T, not cached: it becomes more exact with every sum."""
+        self._require_products()
         norms = self._norms
         return self._by_layout(
             self.products.cosines(self.rows) * norms.unsqueeze(-1) * norms.unsqueeze(-2)
@@ -49,6 +50,7 @@ class SecretCohort(Cohort):
 
     @property
     def square_norms(self) -> Tensor:  # type: ignore[override]
+        self._require_products()
         return self._by_layout(self._norms.square())
 
     @property
@@ -67,7 +69,15 @@ class SecretCohort(Cohort):
             "fedmgda+ or fedlf"
         )
 
+    def _require_products(self) -> None:
+        if self.products.sums_only:
+            raise InputError(
+                "secure: this rule needs Gram matrices, and with secure.sketch = 0 the server sees "
+                "sums only; set secure.sketch, or choose fedavg"
+            )
+
     def dots(self, vector: Vector) -> Tensor:
+        self._require_products()
         return self._by_layout(self.products.dots(in_memory(vector), self.rows) * self._norms)
 
     def combine(
@@ -101,6 +111,8 @@ def aggregate_secretly(rule: Aggregator, cohort: SecretCohort) -> Step:
     left out, and the rule starts again without them.
     """
     products = cohort.products
+    if products.sums_only:
+        rule.certify = False  # a certificate needs products with single updates
     while True:
         before, spent = rule.state_dict(), products.spent
         try:

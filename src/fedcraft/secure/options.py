@@ -21,6 +21,8 @@ class Secure:
 
     * ``sketch``: numbers k per layer from which the Gram matrix is estimated. A layer with at most
       k coordinates is rotated instead, and its Gram matrix is exact.
+      0: the server sees sums and nothing else, which is enough for an average and for no other
+      rule. Then ``bound`` is the largest coordinate of an update that a client may send.
     * ``fold``: longer layers are first folded to this length by random signs and shifts, because
       drawing k numbers per coordinate takes time. The error, 1 / sqrt(fold), is small beside that
       of the sketch.
@@ -41,6 +43,7 @@ class Secure:
 
     enabled: bool = True
     sketch: int = 256
+    bound: float | None = None
     fold: int = 65536
     refinements: int = 1
     most_share: float = 0.75
@@ -61,6 +64,9 @@ class Secure:
             value = getattr(self, name)
             fine = isinstance(value, int | float) and above <= value <= most_ and value > 0
             require(fine, f"secure.{name}", f"a number from {above} to {most_}", value)
+        bounded = isinstance(self.bound, int | float) and self.bound > 0
+        fine = bounded if self.sketch == 0 and self.enabled else self.bound is None or bounded
+        require(fine, "secure.bound", "a number above 0 where secure.sketch is 0", self.bound)
         require(isinstance(self.enabled, bool), "secure.enabled", "true or false", self.enabled)
         for name, choices in (("protocol", Protocol), ("concentrated", Concentrated)):
             value = getattr(self, name)
@@ -74,7 +80,12 @@ class Secure:
     @property
     def sums(self) -> int:
         """How many masked sums a round may have."""
-        return 1 + self.refinements
+        return 1 if self.sums_only else 1 + self.refinements
+
+    @property
+    def sums_only(self) -> bool:
+        """Whether the server sees nothing but sums."""
+        return self.sketch == 0
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Secure | None:
@@ -88,7 +99,7 @@ class Secure:
 
 
 _WHOLE = (
-    ("sketch", 2, 2**20),
+    ("sketch", 0, 2**20),
     ("fold", 256, 2**40),
     ("refinements", 0, 8),
     ("neighbours", 2, 10_000),

@@ -70,6 +70,8 @@ class SecretProducts:
         """The present estimate of K for some clients, (Q, m, m)."""
         at = torch.tensor(rows)
         estimate = self._round.cosines[:, at][:, :, at].clone()
+        if self._options.sums_only:
+            return estimate
         for layer in range(len(estimate)):
             sums = [known for known in self.known if bool(known.coefficients[layer].any())]
             if sums:
@@ -77,6 +79,11 @@ class SecretProducts:
                 measured = torch.stack([known.dots[layer, at] for known in sums], dim=1)
                 estimate[layer] = _updated(estimate[layer], columns, measured)
         return estimate
+
+    @property
+    def sums_only(self) -> bool:
+        """Whether there is neither a Gram matrix nor a product."""
+        return self._options.sums_only
 
     def dots(self, vector: Tensor, rows: Sequence[int]) -> Tensor:
         """<u_i^q, v^q>, (Q, m): the clients are asked once about a vector."""
@@ -176,6 +183,10 @@ class SecretProducts:
 
     def _learn(self, coefficients: Tensor, vector: Tensor, rows: Sequence[int]) -> None:
         everyone = range(coefficients.shape[1])
+        if self._options.sums_only:
+            nothing = torch.full_like(coefficients, torch.nan)
+            self.known.append(KnownSum(coefficients, vector, nothing))
+            return
         estimate = (self.cosines(everyone) @ coefficients.unsqueeze(-1)).squeeze(-1)
         dots = self._measured(vector, [row for row in everyone if row not in self.lost])
         known = torch.where(torch.isnan(dots), estimate, dots)

@@ -135,6 +135,7 @@ class MaskedRound:
             "sums": np.array(options.sums),
             "sketch": np.array(options.sketch),
             "fold": np.array(options.fold),
+            "bound": np.array(options.bound if options.sums_only else 0.0),
         }
         self._heard.add("keys", said)
         replies = self._exchange.ask("keys", said, {client: {} for client in clients})

@@ -13,7 +13,7 @@ from fedcraft.aggregators import Aggregator
 from fedcraft.aggregators.base import Step
 from fedcraft.aggregators.inputs import RoundInput
 from fedcraft.secure.agreement import Message, RefusedError
-from fedcraft.secure.client import Limits, SecureClient
+from fedcraft.secure.client import Limits, SecureClient, scaled_rows
 from fedcraft.secure.cohort import SecretCohort, aggregate_secretly
 from fedcraft.secure.fixed_point import FixedPoint
 from fedcraft.secure.options import Secure, Stage
@@ -98,12 +98,8 @@ class ArithmeticRound:
         if len(kept) < 2:
             raise RoundFailed(f"stage sketch: {len(kept)} good answers, and 2 are needed")
         self.clients, self.sizes = [clients[row] for row in kept], tuple(sizes)
-        layers = torch.split_with_sizes(updates[kept].to(torch.float32), list(sizes), dim=1)
-        lengths = [torch.linalg.vector_norm(x, dim=1, dtype=torch.float64) for x in layers]
-        self.norms = torch.stack(lengths)
-        safe = torch.where(self.norms > 0, self.norms, 1).to(torch.float32)
-        pairs = zip(layers, safe, strict=True)
-        self._units = torch.cat([x / n.unsqueeze(1) for x, n in pairs], dim=1)
+        bound = float(options.bound or 0) if options.sums_only else 0.0
+        self._units, self.norms = scaled_rows(updates[kept], sizes, bound)
         count, fold = options.sketch, options.fold
         self.cosines = gram_from(sketch(self._units, sizes, seed, count=count, fold=fold))
 

@@ -43,6 +43,8 @@ def sketch(
     P_q follows from the seed, so all clients of a round use the same one.
     """
     blocks = torch.split_with_sizes(rows, list(sizes), dim=1)
+    if count == 0:
+        return [rows.new_zeros(len(rows), 0) for _ in sizes]
     found = []
     for index, block in enumerate(blocks):
         stream = Keystream(derive(seed, "sketch", index.to_bytes(4, "little")))
