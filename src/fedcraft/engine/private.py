@@ -49,6 +49,15 @@ class PrivateRounds:
             updates, self.privacy, least, seed=seed, index=index, clients=clients
         )
 
+    def require_noise(self, contributors: int) -> None:
+        """Raise an error if a sum holds the noise of fewer clients than the account assumes."""
+        least = self._settings.min_clients
+        if self.privacy.mode == "distributed" and contributors < least:
+            raise ConfigError(
+                f"min_clients: a sum holds the noise of {contributors} clients, and the account "
+                f"assumes {least}; the sum is not used. Lower min_clients."
+            )
+
     def released(self, direction: Tensor, clients: int, index: int) -> Tensor:
         """Return the direction with the server's noise, if the mode has any."""
         if self.privacy.mode != "central":

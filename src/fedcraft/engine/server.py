@@ -41,7 +41,13 @@ class ServerStep:
         conflicts = None if self.certificate is None else self.certificate.conflicts()
         length = {} if self.length is None else {"step_length": self.length}
         secure = {} if self.secure is None else {"secure": self.secure}
-        return {"conflicts": conflicts, "update_norm": self.update_norm, **length, **secure, **self.privacy}
+        return {
+            "conflicts": conflicts,
+            "update_norm": self.update_norm,
+            **length,
+            **secure,
+            **self.privacy,
+        }
 
 
 class Server:
@@ -167,6 +173,8 @@ class Server:
             index=context.index,
             model=self.start,
         )
+        if self.private is not None:
+            self.private.require_noise(len(trained.clients) - len(report.lost))
         return step, asdict(report)
 
     def _look_ahead(self, advised: float) -> float:

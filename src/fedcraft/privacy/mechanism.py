@@ -55,7 +55,9 @@ def simulated_noise(
     return rows
 
 
-def server_noise(direction: Tensor, privacy: Privacy, clients: int, random: torch.Generator) -> Tensor:
+def server_noise(
+    direction: Tensor, privacy: Privacy, clients: int, random: torch.Generator
+) -> Tensor:
     """Return the mean of ``clients`` clipped updates with the noise of the central mode."""
     return _noisy(direction, 2 * privacy.clip * privacy.noise / clients, random)
 

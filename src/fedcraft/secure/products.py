@@ -26,6 +26,7 @@ from fedcraft.secure.fixed_point import FixedPoint
 from fedcraft.secure.options import Secure
 from fedcraft.secure.primitives import digest
 from fedcraft.secure.server import RoundFailed, SecretRound
+from fedcraft.updates import ClientId
 
 _LEAST_CLIENTS = 2
 _HALVINGS = 40
@@ -79,6 +80,12 @@ class SecretProducts:
                 measured = torch.stack([known.dots[layer, at] for known in sums], dim=1)
                 estimate[layer] = _updated(estimate[layer], columns, measured)
         return estimate
+
+    def summed(self) -> set[ClientId]:
+        """The clients whose updates are in some sum."""
+        counted = torch.stack([known.coefficients for known in self.known]).any(0).any(0)
+        pairs = zip(self._round.clients, counted.tolist(), strict=True)
+        return {client for client, inside in pairs if inside}
 
     @property
     def sums_only(self) -> bool:

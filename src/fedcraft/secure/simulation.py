@@ -164,7 +164,7 @@ def simulate_round(
         except RoundFailed as error:
             failed = error
             continue
-        used = set(step.certificate.client_ids) if step.certificate else set(round.clients)
+        used = set(step.certificate.client_ids) if step.certificate else products.summed()
         lost = tuple(client for client in clients if client not in used)
         spread = tuple(layout.names[layer] for layer in sorted(products.spread))
         return step, SecureReport(products.spent, attempt, lost, spread)
