@@ -186,6 +186,7 @@ def correction(
         precise_gram=cohort.precise_gram,
         block=cohort.block,
         measure=measure if cohort.measures_precisely else None,
+        square_norms=cohort.square_norms,
     )
     delta = Combination(cohort, found.coefficients, reference, nothing, found.vectors)
     inexact = torch.nonzero(~found.trusted).flatten().tolist()

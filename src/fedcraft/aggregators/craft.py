@@ -127,7 +127,7 @@ class Craft(Aggregator):
         """How far the clients agree, if an option needs it."""
         if self.target != "agreement" and self.reference_weight != "auto":
             return None
-        units = UnitRows.of(cohort.grams, self.tau, self.eps)
+        units = UnitRows.of(cohort.grams, self.tau, self.eps, cohort.square_norms)
         shares = units.renormalised(self._shares(cohort))
         agreement = Agreement(units.kernel, shares, units.scale * r.dots)
         if self.agreement != "auto":

@@ -100,3 +100,5 @@ class Overrides(ObjectKeys, TrainingKeys, total=False):
     attack: str | Mapping[str, Any]
     model_options: Mapping[str, Any]
     data_options: Mapping[str, Any]
+    secure: Mapping[str, Any]
+    privacy: Mapping[str, Any]

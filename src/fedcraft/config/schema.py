@@ -31,7 +31,10 @@ from fedcraft.methods import methods, mixture_name
 Tracking = Literal["none", "tensorboard", "mlflow"]
 PartitionName = Literal["dirichlet", "iid", "shards", "quantity", "natural"]
 
-TABLES = ("local", "aggregator", "server", "guard", "attack", "model_options", "data_options")
+TABLES = (
+    *("local", "aggregator", "server", "guard", "attack", "model_options", "data_options"),
+    *("secure", "privacy"),
+)
 # Keys that change how a run is done, but not its result.
 MACHINE_KEYS = frozenset(
     {"workers", "start_method", "ray_address", "evaluate_batch", "data_root", "offline", "tracking"}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -22,6 +23,9 @@ from pydantic import (
 
 from fedcraft.config.messages import config_error
 from fedcraft.config.objects import Objects, plain
+from fedcraft.errors import FedcraftError
+from fedcraft.privacy import Privacy
+from fedcraft.secure import Secure
 from fedcraft.updates import BufferPolicy, Grouping
 
 ExecutorName = Literal["auto", "serial", "processes", "vectorized", "ray"]
@@ -47,6 +51,8 @@ _AS_BEFORE: dict[str, tuple[Any, ...]] = {
     "server_lr_schedule": ("constant",),
     "look_ahead": (None, 0.0),
     "model_average": ("none",),
+    "secure": ({},),
+    "privacy": ({},),
 }
 """Keys that 0.1.0 did not have, with the values that change nothing."""
 
@@ -143,6 +149,10 @@ class Settings(BaseModel):
     """Stop after this many evaluations without a better mean."""
     max_minutes: Annotated[float, Field(gt=0)] | None = None
     """Stop at the first round that ends later than this after the start."""
+    secure: dict[str, Any] = Field(default_factory=dict)
+    """Secure aggregation: enabled, sketch, refinements, most_share, dropouts, ... (privacy.md)."""
+    privacy: dict[str, Any] = Field(default_factory=dict)
+    """Differential privacy: mode (local, distributed, central), clip, noise, delta, epsilon."""
 
     if not TYPE_CHECKING:  # type checkers and editors know the keys from the fields
 
@@ -181,6 +191,8 @@ class Settings(BaseModel):
     def check(self, *, names: bool) -> None:
         """Raise ValueError if keys contradict each other; ``names``: also if a name is unknown."""
         at_most(self, "min_clients", "clients_per_round")
+        checked_options(Secure.from_table, self.secure)
+        checked_options(Privacy.from_table, self.privacy)
 
     def given(self) -> dict[str, Any]:
         """The keys that were set: the others follow if the method or the data set changes."""
@@ -226,6 +238,14 @@ class Settings(BaseModel):
     def worker_count(self) -> int:
         """Number of processes to use: as asked, or one per core this process may run on."""
         return self.workers or usable_cores()
+
+
+def checked_options(read: Callable[[Mapping[str, Any]], Any], table: Mapping[str, Any]) -> None:
+    """Raise ValueError if a table does not hold what ``read`` expects."""
+    try:
+        read(table)
+    except FedcraftError as error:
+        raise ValueError(str(error)) from None
 
 
 def changes_result(key: str, value: Any) -> bool:

@@ -15,6 +15,7 @@ from fedcraft.config.settings import Settings
 from fedcraft.engine.callbacks import Callback
 from fedcraft.engine.client_manager import ClientManager, CohortUpdates
 from fedcraft.engine.interrupt import Halt
+from fedcraft.engine.private import BudgetSpent
 from fedcraft.engine.profiling import PeakMemory, PhaseTimer
 from fedcraft.engine.sampling import Sampler, draw_clients
 from fedcraft.engine.server import Server, ServerStep
@@ -122,6 +123,9 @@ class Loop:
         try:
             trained, dropped = self._train(drawn.present, lr)
             step = self._aggregate(trained, lr)
+        except BudgetSpent as error:
+            self._stop_short(str(error))
+            return
         except NonFiniteError as error:
             if self.settings.nonfinite != "stop":
                 raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,15 @@ import torch
 from torch import Tensor
 
 from fedcraft.aggregators import Aggregator, Certificate
+from fedcraft.aggregators.base import Step
+from fedcraft.aggregators.inputs import RoundInput
 from fedcraft.config.settings import Settings
 from fedcraft.engine.client_manager import CohortUpdates
 from fedcraft.engine.model_average import AverageKind, ModelAverage
-from fedcraft.errors import NonFiniteError
+from fedcraft.engine.private import PrivateRounds
+from fedcraft.errors import ConfigError, NonFiniteError
+from fedcraft.privacy import Privacy
+from fedcraft.secure import Secure
 from fedcraft.server_optimizers import ServerOptimizer
 from fedcraft.updates import Layout, RoundContext, merge_buffers
 
@@ -28,6 +33,8 @@ class ServerStep:
     certificate: Certificate | None
     update_norm: float
     length: float | None = None
+    secure: dict[str, Any] | None = None  # what happened in a secure round
+    privacy: dict[str, Any] = field(default_factory=dict)
 
     def row(self) -> dict[str, Any]:
         """Return the part of a round's row that is about the step."""
@@ -36,7 +43,15 @@ class ServerStep:
         left_out = [] if certificate is None else list(certificate.left_out)
         guarded = {"left_out": left_out} if left_out else {}
         length = {} if self.length is None else {"step_length": self.length}
-        return {"conflicts": conflicts, "update_norm": self.update_norm, **guarded, **length}
+        secure = {} if self.secure is None else {"secure": self.secure}
+        return {
+            "conflicts": conflicts,
+            "update_norm": self.update_norm,
+            **guarded,
+            **length,
+            **secure,
+            **self.privacy,
+        }
 
 
 class Server:
@@ -63,6 +78,13 @@ class Server:
         self.ahead: Tensor | None = None  # lambda step_t
         kind = _average_kind(settings, aggregator)
         self.average = None if kind is None else ModelAverage(kind)
+        self.secure = Secure.from_table(settings.secure)
+        privacy = Privacy.from_table(settings.privacy)
+        self.private = (
+            None if privacy is None else PrivateRounds(privacy, settings, aggregator, population)
+        )
+        if self.secure is not None or self.private is not None:
+            _refuse_buffers(self.averaged)
 
     @property
     def wants_losses(self) -> bool:
@@ -111,16 +133,10 @@ class Server:
     def _step(
         self, trained: CohortUpdates, context: RoundContext, losses_at: LossesAt
     ) -> ServerStep:
-        outcome = self.aggregator.aggregate(
-            trained.updates,
-            weights=trained.column("samples"),
-            layers=self.layout,
-            client_ids=trained.clients.tolist(),
-            losses=trained.column("loss") if trained.with_losses else None,
-            steps=trained.column("steps"),
-            client_lr=context.client_lr,
-        )
+        outcome, secure = self._aggregate(trained, context)
         direction: Tensor = outcome.direction
+        if self.private is not None:
+            direction = self.private.released(direction, len(trained.clients), context.index)
         length = self._search(direction, losses_at)
         if length is not None:
             direction = direction * (length / self.optimizer.lr)
@@ -136,7 +152,45 @@ class Server:
         if outcome.shares is not None:
             trained = trained.weighing(outcome.shares)
         self._move(step, self._look_ahead(outcome.look_ahead), trained)
-        return ServerStep(outcome.certificate, norm, length)
+        spent = {}
+        if self.private is not None:
+            self.private.accountant.add(trained.clients.tolist())
+            spent = self.private.row(context.index + 1)
+        return ServerStep(outcome.certificate, norm, length, secure, spent)
+
+    def _aggregate(
+        self, trained: CohortUpdates, context: RoundContext
+    ) -> tuple[Step, dict[str, Any] | None]:
+        """Let the rule aggregate the updates, or what secure aggregation shows of them."""
+        given: dict[str, Any] = {
+            "weights": trained.column("samples"),
+            "layers": self.layout,
+            "client_ids": trained.clients.tolist(),
+            "losses": trained.column("loss") if trained.with_losses else None,
+            "steps": trained.column("steps"),
+            "client_lr": context.client_lr,
+        }
+        updates = trained.updates
+        if self.private is not None:
+            given["weights"] = None  # data sizes are private
+            updates = self.private.leaving(updates, given["client_ids"], context.index)
+        if self.secure is None:
+            return self.aggregator.aggregate(updates, **given), None
+        from fedcraft.secure.simulation import simulate_round
+
+        step, report = simulate_round(
+            self.aggregator,
+            updates,
+            self.layout,
+            RoundInput(**given),
+            self.secure,
+            seed=self.settings.seed,
+            index=context.index,
+            model=self.start,
+        )
+        if self.private is not None:
+            self.private.require_noise(len(trained.clients) - len(report.lost))
+        return step, asdict(report)
 
     def _look_ahead(self, advised: float) -> float:
         wanted = self.settings.look_ahead
@@ -179,6 +233,7 @@ class Server:
             "aggregator": self.aggregator.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
+            **({} if self.private is None else {"privacy": self.private.state_dict()}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -189,6 +244,8 @@ class Server:
         self.optimizer.load_state_dict(state["optimizer"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
+        if self.private is not None:
+            self.private.load_state_dict(state.get("privacy"))
 
     def snapshot(self) -> tuple[Any, ...]:
         """Return everything that a step changes, for :meth:`restore`."""
@@ -203,6 +260,15 @@ class Server:
         self.optimizer.load_state_dict(optimizer)
         if self.average is not None:
             self.average.load_state_dict(average)
+
+
+def _refuse_buffers(averaged: Mapping[str, Tensor]) -> None:
+    shown = sorted(name for name, value in averaged.items() if value.is_floating_point())
+    if shown:
+        raise ConfigError(
+            f"buffers: clients would send theirs ({shown[0]}, ...) in the clear. Set buffers "
+            '= "keep", or use a model without running statistics.'
+        )
 
 
 def _average_kind(settings: Settings, aggregator: Aggregator) -> AverageKind | None:

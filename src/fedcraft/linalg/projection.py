@@ -55,9 +55,19 @@ class UnitRows:
     kernel: Tensor  # (Q, m, m): K = U U^T; an inactive row is a unit row, orthogonal to all others
 
     @classmethod
-    def of(cls, grams: Tensor, tau: float = 0.0, eps: float = 0.0) -> UnitRows:
-        """Take the rows of ``grams`` = X_q X_q^T; those shorter than ``tau`` are inactive."""
-        norms = torch.diagonal(grams, dim1=1, dim2=2).clamp(min=0).sqrt()
+    def of(
+        cls,
+        grams: Tensor,
+        tau: float = 0.0,
+        eps: float = 0.0,
+        square_norms: Tensor | None = None,
+    ) -> UnitRows:
+        """Take the rows of ``grams`` = X_q X_q^T; those shorter than ``tau`` are inactive.
+
+        ``square_norms`` (Q, m) replace the diagonals where those are only estimates.
+        """
+        squares = torch.diagonal(grams, dim1=1, dim2=2) if square_norms is None else square_norms
+        norms = squares.clamp(min=0).sqrt()
         active = (norms >= tau) & (norms > 0)
         scale = torch.where(active, 1 / (norms + eps).clamp(min=torch.finfo(norms.dtype).tiny), 0)
         kernel = grams * scale.unsqueeze(-1) * scale.unsqueeze(-2)
@@ -104,6 +114,7 @@ def project(
     precise_gram: Callable[[int], Tensor] | None = None,
     block: Callable[[int], Tensor | None] | None = None,
     measure: Measure | None = None,
+    square_norms: Tensor | None = None,
 ) -> Projection:
     """Solve every layer's correction problem (eq. 4.4) over its active set (appendix B.3).
 
@@ -118,13 +129,14 @@ def project(
     of ``dtype``, in which the rows were rounded; ``widest=math.inf`` is what ``torch.linalg.pinv``
     does. Layers that are not trusted are corrected with ``measure`` (if given and if that helps) or
     solved on ``precise_gram(q)``, X_q X_q^T in float64, or on ``block(q)``, X_q itself, where that
-    is not None. ``gain`` bounds the correction's length.
+    is not None. ``gain`` bounds the correction's length. ``square_norms`` are those of the rows if
+    the diagonals are only estimates.
 
     >>> gram = torch.tensor([[[1.0, -0.6], [-0.6, 1.0]]], dtype=torch.float64)
     >>> project(gram, torch.tensor([0.5, 0.5], dtype=torch.float64)).coefficients
     tensor([[1.2500, 1.2500]], dtype=torch.float64)
     """
-    units = UnitRows.of(grams, tau, eps)
+    units = UnitRows.of(grams, tau, eps, square_norms)
     active, scale, kernel = units.active, units.scale, units.kernel
     shared = units.renormalised(targets) if renormalise else targets * active
     products = torch.zeros_like(scale) if reference_dots is None else reference_dots

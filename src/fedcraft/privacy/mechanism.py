@@ -1,0 +1,69 @@
+"""Clipping and Gaussian noise."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedcraft.privacy.options import Privacy
+from fedcraft.seeds import torch_generator
+
+
+def clipped(updates: Tensor, most: float) -> Tensor:
+    """Shorten every row of (m, d), or a single vector, that is longer than ``most``."""
+    norms = torch.linalg.vector_norm(updates, dim=-1, keepdim=True, dtype=torch.float64)
+    factors = (most / norms.clamp(min=torch.finfo(torch.float64).tiny)).clamp(max=1)
+    return updates * factors.to(updates.dtype)
+
+
+def client_noise(privacy: Privacy, least_clients: int) -> float:
+    """The standard deviation of the noise that one client adds."""
+    if privacy.mode == "central":
+        return 0.0
+    whole = 2 * privacy.clip * privacy.noise
+    return whole if privacy.mode == "local" else whole / math.sqrt(least_clients)
+
+
+def privatised(update: Tensor, privacy: Privacy, least_clients: int) -> Tensor:
+    """Return one client's update as it may leave the client, with unpredictable noise."""
+    random = torch.Generator().manual_seed(secrets.randbits(63))
+    return _noisy(clipped(update, privacy.clip), client_noise(privacy, least_clients), random)
+
+
+def simulated_noise(
+    updates: Tensor,
+    privacy: Privacy,
+    least_clients: int,
+    *,
+    seed: int,
+    index: int,
+    clients: Sequence[int],
+) -> Tensor:
+    """Return all clients' updates as they leave; the noise follows from the run's seed.
+
+    For studies: whoever knows the seed can take this noise out again.
+    """
+    scale = client_noise(privacy, least_clients)
+    rows = clipped(updates, privacy.clip)
+    for row, client in enumerate(clients):
+        random = torch_generator(seed, "client noise", index, int(client))
+        rows[row] = _noisy(rows[row], scale, random)
+    return rows
+
+
+def server_noise(
+    direction: Tensor, privacy: Privacy, clients: int, random: torch.Generator
+) -> Tensor:
+    """Return the mean of ``clients`` clipped updates with the noise of the central mode."""
+    return _noisy(direction, 2 * privacy.clip * privacy.noise / clients, random)
+
+
+def _noisy(vector: Tensor, scale: float, random: torch.Generator) -> Tensor:
+    if not scale:
+        return vector
+    noise = torch.randn(vector.shape, generator=random, dtype=torch.float32)
+    return vector + scale * noise.to(vector)

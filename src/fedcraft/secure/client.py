@@ -1,0 +1,331 @@
+"""The client's side of a secure round: answers the server, and refuses what reveals too much."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedcraft.errors import InputError, require
+from fedcraft.secure.agreement import (
+    Message,
+    RefusedError,
+    Transcript,
+    largest_share,
+    needed_shares,
+    neighbours,
+)
+from fedcraft.secure.fixed_point import WIDTHS, FixedPoint, Words
+from fedcraft.secure.primitives import (
+    InvalidTag,
+    agree,
+    as_array,
+    derive,
+    public_key,
+    seal,
+    split,
+    unseal,
+)
+from fedcraft.secure.sketch import sketch
+
+_SEED = 16  # bytes of a secret that is shared: 128 bits, as strong as X25519
+_SHARE = 36  # bytes of its shares
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a client agrees to: it refuses requests beyond these, whatever the server's options."""
+
+    most_share: float = 0.75
+    most_sums: int = 3
+    least_clients: int = 3
+
+    def __post_init__(self) -> None:
+        require(0 < self.most_share <= 1, "most_share", "a number in (0, 1]", self.most_share)
+        require(self.most_sums >= 1, "most_sums", "a whole number >= 1", self.most_sums)
+        require(self.least_clients >= 2, "least_clients", "a number >= 2", self.least_clients)
+
+    @property
+    def most_products(self) -> int:
+        """How many products with vectors a round may ask for."""
+        return 2 * self.most_sums + 2
+
+
+class SecureClient:
+    """One client in one round after another.
+
+    Everything it must remember between two requests is in ``memory``, a dictionary of arrays, so
+    that it can be stored between messages. ``psk`` is a key that all clients and not the server
+    have: with it not even a server that replaces public keys can read what clients seal.
+    """
+
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        *,
+        psk: bytes = b"",
+        memory: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.limits, self._psk = limits or Limits(), psk
+        self.memory: dict[str, Any] = dict(memory or {})
+
+    def keys(self, said: Message) -> Message:
+        """Start a round: return fresh public keys, one to seal and one for each sum's masks."""
+        sums = int(said["sums"])
+        if not 1 <= sums <= self.limits.most_sums:
+            raise RefusedError(f"sums: agreed to at most {self.limits.most_sums}, asked for {sums}")
+        spent = self._spent(said["occasion"])
+        seeds = np.frombuffer(secrets.token_bytes((1 + 2 * sums) * _SEED), np.uint8)
+        self.memory = {
+            "seeds": seeds.reshape(-1, _SEED),
+            "contribution": as_array(secrets.token_bytes(32)),
+            "settings": np.array([sums, int(said["sketch"]), int(said["fold"])]),
+            "bound": np.array(float(said["bound"])),
+            "occasion": said["occasion"],
+            "products": np.array(0),
+            "next_sum": np.array(0),
+            **spent,
+        }
+        self._hear("keys", said)
+        return {"public": np.stack([as_array(public_key(self._seed(i))) for i in range(1 + sums)])}
+
+    def shares(self, said: Message, mine: Message) -> Message:
+        """Return, sealed for each other client, a part of the sketch's seed and secret shares."""
+        public, me = np.asarray(said["public"], dtype=np.uint8), int(mine["me"])
+        own = np.stack([as_array(public_key(self._seed(i))) for i in range(1 + self._sums)])
+        if not np.array_equal(public[me], own):
+            raise RefusedError("public: the server gave this client's keys away as another's")
+        if len(public) < self.limits.least_clients:
+            raise RefusedError(
+                f"clients: expected {self.limits.least_clients}, found {len(public)}"
+            )
+        self._hear("shares", said)
+        near = neighbours(public, me, int(said["neighbours"]))
+        holders = sorted([*near, me])
+        least = needed_shares(len(holders), float(said["threshold"]))
+        pieces = [split(self._seed(i), least, len(holders)) for i in range(1, 1 + 2 * self._sums)]
+        own_part = self.memory["contribution"].tobytes()
+        sealed = []
+        for j in range(len(public)):
+            part = own_part
+            if j in near:
+                part += b"".join(piece[holders.index(j)] for piece in pieces)
+            channel = self._channel(public, j, f"{me}-{j}")
+            sealed.append(b"" if j == me else seal(channel, part))
+        held = np.zeros((len(public), 2 * self._sums, _SHARE), np.uint8)
+        held[me] = [as_array(piece[holders.index(me)]) for piece in pieces]
+        self.memory |= {"public": public, "me": np.array(me), "held": held}
+        self.memory |= {"near": np.array(near), "names": np.array(said["names"], np.uint64)}
+        return {"sealed": as_array(b"".join(sealed)), "lengths": np.array(list(map(len, sealed)))}
+
+    def sketch(
+        self, said: Message, mine: Message, update: Tensor, sizes: tuple[int, ...], model: bytes
+    ) -> Message:
+        """Open what the others sealed; return the sketch of the unit update and its lengths.
+
+        ``model`` is a hash of the model that this client trained from: clients that were given
+        different ones do not get a sum.
+        """
+        if not bool(torch.isfinite(update).all()):
+            raise InputError("update: expected finite numbers, found NaN or Inf")
+        members = [int(j) for j in said["members"]]
+        contributions = self._open(members, mine)
+        self._hear("sketch", {**said, "model": as_array(model)})
+        seed = derive(b"".join(contributions), "sketch seed", self.transcript.value)
+        _, count, fold = (int(n) for n in self.memory["settings"])
+        units, norms = scaled_rows(update.unsqueeze(0), sizes, float(self.memory["bound"]))
+        self.memory |= {"units": units.squeeze(0).numpy(), "sizes": np.array(sizes)}
+        found = sketch(units, sizes, seed, count=count, fold=fold)
+        return {"sketch": torch.cat(found, 1).squeeze(0).numpy(), "norms": norms[:, 0].numpy()}
+
+    def dots(self, said: Message) -> Message:
+        """Return <u^q, v^q> for a vector v that all clients are asked about."""
+        used = int(self.memory["products"])
+        if float(self.memory["bound"]):
+            raise RefusedError("products: this round was announced as one of sums only")
+        if used >= self.limits.most_products:
+            raise RefusedError(f"products: agreed to {used} a round, asked for one more")
+        self._hear("dots", said)
+        self.memory["products"] = np.array(used + 1)
+        vector = torch.from_numpy(np.array(said["vector"], dtype=np.float32))
+        pairs = zip(self._layers(self._units), self._layers(vector), strict=True)
+        dots = [torch.dot(u.to(torch.float64), v.to(torch.float64)) for u, v in pairs]
+        return {"dots": torch.stack(dots).numpy()}
+
+    def sum(self, said: Message) -> Message:
+        """Return c_i^q u_i^q in fixed point under masks that cancel in the sum of all clients."""
+        index, me = int(said["index"]), int(self.memory["me"])
+        self._check_transcript(said)
+        if index != int(self.memory["next_sum"]) or index >= self._sums:
+            raise RefusedError(f"index: sum {index} was not agreed, or has been answered already")
+        members = [int(j) for j in said["members"]]
+        coefficients = np.asarray(said["coefficients"], dtype=np.float64)
+        if me not in members or len(members) < self.limits.least_clients:
+            raise RefusedError(f"members: {len(members)}, or this client is not among them")
+        point = self._fixed_point(said, coefficients)
+        self._check_shares(members, coefficients)
+        self._hear("sum", said)
+        self.memory |= {"next_sum": np.array(index + 1), "members": np.array(members)}
+        mine = coefficients[:, members.index(me)]
+        words = point.encode(self._units, mine.tolist())
+        words = point.add(words, point.mask(self_mask(self._self_seed(index), self.transcript)))
+        for j in self.memory["near"].tolist():
+            if j in members:
+                words = point.add(words, self._pair_mask(point, index, j), 1 if me < j else -1)
+        return {"masked": point.pack(words)}
+
+    def unmask(self, said: Message) -> Message:
+        """Return, for each neighbour in the last sum, a share of one of its two secrets.
+
+        Of a client whose vector arrived: the secret of its own mask. Of one whose vector did not:
+        the secret of its masks with others. Never both, because both would uncover its vector.
+        """
+        index, survivors = int(said["index"]), {int(j) for j in said["survivors"]}
+        self._check_transcript(said)
+        if index != int(self.memory["next_sum"]) - 1 or "members" not in self.memory:
+            raise RefusedError(
+                f"index: this client takes no part in sum {index}, or has unmasked it"
+            )
+        members = {int(j) for j in self.memory.pop("members")}
+        if not survivors <= members or len(survivors) < self.limits.least_clients:
+            raise RefusedError(f"survivors: {len(survivors)}, too few or not of this sum")
+        self._hear("unmask", said)
+        held = self.memory["held"]
+        about = [j for j in sorted(members) if held[j].any()]
+        kinds = [index + (self._sums if j in survivors else 0) for j in about]
+        shares = [held[j, kind] for j, kind in zip(about, kinds, strict=True)]
+        return {"about": np.array(about), "shares": np.stack(shares)}
+
+    @property
+    def transcript(self) -> Transcript:
+        """The hash of what this client has heard this round."""
+        return Transcript(self.memory["transcript"].tobytes())
+
+    def _hear(self, stage: str, said: Message) -> None:
+        heard = self.transcript if stage != "keys" else Transcript()
+        heard.add(stage, said)
+        self.memory["transcript"] = as_array(heard.value)
+
+    def _check_transcript(self, said: Message) -> None:
+        if np.asarray(said["said"], np.uint8).tobytes() != self.transcript.value:
+            raise RefusedError("said: the server has said something else to the other clients")
+
+    @property
+    def _sums(self) -> int:
+        return int(self.memory["settings"][0])
+
+    def _seed(self, index: int) -> bytes:
+        """The secret of key 0 (sealing), 1..T (masks with others), T+1..2T (own masks)."""
+        return bytes(self.memory["seeds"][index].tobytes())
+
+    def _self_seed(self, index: int) -> bytes:
+        return self._seed(1 + self._sums + index)
+
+    @property
+    def _units(self) -> Tensor:
+        return torch.from_numpy(np.array(self.memory["units"], dtype=np.float32))
+
+    def _layers(self, vector: Tensor) -> tuple[Tensor, ...]:
+        sizes = [int(size) for size in self.memory["sizes"]]
+        if vector.shape != (sum(sizes),):
+            raise RefusedError(
+                f"vector: expected {sum(sizes)} numbers, found {tuple(vector.shape)}"
+            )
+        return torch.split_with_sizes(vector, sizes)
+
+    def _channel(self, public: Any, other: int, way: str) -> bytes:
+        """The key of one direction between two clients, which must have heard the same keys."""
+        shared = agree(self._seed(0), public[other, 0].tobytes(), self._psk)
+        return derive(shared, f"channel {way}", self.transcript.value)
+
+    def _open(self, members: list[int], mine: Message) -> list[bytes]:
+        """Unseal what the members sent to this client; keep the shares, return the seed's parts."""
+        public, me, held = self.memory["public"], int(self.memory["me"]), self.memory["held"].copy()
+        sealed, lengths = np.asarray(mine["sealed"], np.uint8).tobytes(), list(mine["lengths"])
+        parts, start = [], 0
+        for j, length in zip(members, lengths, strict=True):
+            content, start = sealed[start : start + int(length)], start + int(length)
+            if j == me:
+                parts.append(self.memory["contribution"].tobytes())
+                continue
+            try:
+                found = unseal(self._channel(public, j, f"{j}-{me}"), content)
+            except InvalidTag:
+                raise RefusedError(
+                    f"sealed: what client {j} has sealed cannot be opened: it was changed, or the "
+                    "two clients were told different keys"
+                ) from None
+            parts.append(found[:32])
+            if len(found) > 32:
+                held[j] = np.frombuffer(found[32:], np.uint8).reshape(-1, _SHARE)
+        self.memory["held"] = held
+        return parts
+
+    def _pair_mask(self, point: FixedPoint, index: int, other: int) -> Words:
+        public = self.memory["public"][other, 1 + index].tobytes()
+        return point.mask(pair_mask(agree(self._seed(1 + index), public), self.transcript))
+
+    def _fixed_point(self, said: Message, coefficients: Any) -> FixedPoint:
+        """Return the numbers' format, after checking that the sum cannot overflow in it."""
+        width, steps = int(said["width"]), [float(step) for step in said["steps"]]
+        sizes = tuple(int(size) for size in self.memory["sizes"])
+        largest = np.abs(coefficients).sum(axis=1)
+        room = [step * (2 ** (8 * width - 1) - coefficients.shape[1]) for step in steps]
+        fits = all(t <= r * (1 + 1e-9) for t, r in zip(largest, room, strict=True))
+        if width not in WIDTHS or len(steps) != len(sizes) or not fits:
+            raise RefusedError("steps: the sum could overflow in this fixed-point format")
+        return FixedPoint(sizes, tuple(steps), width)
+
+    def _spent(self, occasion: Any) -> dict[str, Any]:
+        """The sums that were answered earlier in the same round: a repeated round adds to them."""
+        same = np.array_equal(self.memory.get("occasion", np.empty(0)), occasion)
+        kept = ("spent", "spent_names") if same and "spent" in self.memory else ()
+        return {key: self.memory[key] for key in kept}
+
+    def _check_shares(self, members: list[int], coefficients: Any) -> None:
+        """Refuse if some combination of this round's sums would consist mostly of one client."""
+        names = self.memory["names"][members]
+        known = self.memory.get("spent_names", np.empty(0, np.uint64))
+        all_names = np.union1d(known, names)
+        earlier = self.memory.get("spent", np.empty((0, len(coefficients), 0)))
+        wide = np.zeros((len(earlier) + 1, len(coefficients), len(all_names)))
+        wide[:-1][:, :, np.searchsorted(all_names, known)] = earlier
+        wide[-1][:, np.searchsorted(all_names, names)] = coefficients
+        share = max(largest_share(wide[:, layer]) for layer in range(wide.shape[1]))
+        if share > self.limits.most_share:
+            raise RefusedError(
+                f"coefficients: one client makes up {share:.2f} of what the server could compute "
+                f"from the sums of this round; agreed to {self.limits.most_share:g}"
+            )
+        self.memory |= {"spent": wide, "spent_names": all_names}
+
+
+def scaled_rows(updates: Tensor, sizes: Sequence[int], bound: float) -> tuple[Tensor, Tensor]:
+    """Return rows whose coordinates are at most one, (m, d), and their scales (Q, m).
+
+    The scales are the rows' lengths by layer. With a ``bound`` they are that, and show nothing.
+    """
+    layers = torch.split_with_sizes(updates.to(torch.float32), list(sizes), dim=1)
+    if bound:
+        norms = torch.full((len(sizes), len(updates)), bound, dtype=torch.float64)
+    else:
+        lengths = [torch.linalg.vector_norm(x, dim=1, dtype=torch.float64) for x in layers]
+        norms = torch.stack(lengths)
+    safe = torch.where(norms > 0, norms, 1).to(torch.float32)
+    pairs = zip(layers, safe, strict=True)
+    return torch.cat([x / n.unsqueeze(1) for x, n in pairs], dim=1), norms
+
+
+def self_mask(seed: bytes, heard: Transcript) -> bytes:
+    """The key of a client's own mask."""
+    return derive(seed, "own mask", heard.value)
+
+
+def pair_mask(shared: bytes, heard: Transcript) -> bytes:
+    """The key of the mask that two clients share: one adds it, the other subtracts it."""
+    return derive(shared, "pair mask", heard.value)

@@ -1,0 +1,265 @@
+"""The server's side of a secure round: relays, sums under masks, and recovers from drop-outs."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedcraft.errors import FedcraftError
+from fedcraft.secure.agreement import Message, Transcript, name_of, needed_shares, neighbours
+from fedcraft.secure.client import pair_mask, self_mask
+from fedcraft.secure.fixed_point import FixedPoint, Words
+from fedcraft.secure.options import Secure, Stage
+from fedcraft.secure.primitives import agree, as_array, recover
+from fedcraft.secure.sketch import gram_from, sketch_sizes
+from fedcraft.updates import ClientId
+
+Private = Mapping[ClientId, Message]
+
+
+class Exchange(Protocol):
+    """The way to the clients: asks some of them, and returns the answers that came.
+
+    ``said`` goes to all, ``private`` to one each. A client that does not answer, or that refuses,
+    is missing from the result.
+    """
+
+    def ask(self, stage: Stage, said: Message, private: Private) -> Mapping[ClientId, Message]:
+        """Return the answers by client."""
+        ...
+
+
+class RoundFailed(FedcraftError, RuntimeError):
+    """Too many clients were lost to finish a secure round; it must be repeated with new keys."""
+
+
+class SecretRound(Protocol):
+    """What a cohort needs of a round: sketches and lengths, products, and masked sums.
+
+    Clients are numbered 0..m-1 in the order of ``clients``.
+    """
+
+    clients: list[ClientId]
+    sizes: tuple[int, ...]
+    norms: Tensor  # (Q, m) float64: ||x_i^q||
+    cosines: Tensor  # (Q, m, m) float64: the estimate of U U^T
+
+    def dots(self, vector: Tensor, rows: Sequence[int]) -> dict[int, Tensor]:
+        """<u_i^q, v^q> for those of ``rows`` that answer, (Q,) float64 each."""
+        ...
+
+    def sum(
+        self, coefficients: Tensor, rows: Sequence[int], point: FixedPoint
+    ) -> tuple[Tensor, list[int]]:
+        """Return sum_i c[q, i] u_i^q over those of ``rows`` whose vectors arrive, and those."""
+        ...
+
+
+class MaskedRound:
+    """A round by the protocol; the constructor runs it up to the sketches.
+
+    ``occasion`` names the round in its run, ``model`` is a hash of the broadcast model, and
+    ``accept`` may reject a client's reply to the sketch stage (by returning False).
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        clients: Sequence[ClientId],
+        sizes: Sequence[int],
+        options: Secure,
+        *,
+        occasion: bytes,
+        model: bytes,
+        accept: Callable[[ClientId, Message], bool] = lambda client, reply: True,
+    ) -> None:
+        self.sizes, self._options, self._exchange = tuple(sizes), options, exchange
+        self._heard, self._done = Transcript(), 0
+        keys = self._keys(clients, occasion)
+        self._roster = list(keys)
+        self._public = np.stack(list(keys.values()))
+        sealed = self._shares()
+        self._sketch(sealed, model, accept)
+
+    def dots(self, vector: Tensor, rows: Sequence[int]) -> dict[int, Tensor]:
+        """See ``SecretRound``."""
+        said = {"vector": vector.to("cpu", torch.float32).numpy()}
+        replies = self._ask("dots", said, [self._members[row] for row in rows])
+        at = {place: row for row, place in enumerate(self._members)}
+        found = {}
+        for place, reply in replies.items():
+            dots = np.asarray(reply.get("dots", np.empty(0)), dtype=np.float64)
+            if dots.shape == (len(self.sizes),) and np.isfinite(dots).all():
+                found[at[place]] = torch.from_numpy(dots.copy())
+        return found
+
+    def sum(
+        self, coefficients: Tensor, rows: Sequence[int], point: FixedPoint
+    ) -> tuple[Tensor, list[int]]:
+        """See ``SecretRound``."""
+        members = sorted(self._members[row] for row in rows)
+        index, at = self._done, {place: row for row, place in enumerate(self._members)}
+        columns = [at[place] for place in members]
+        said = {
+            "index": np.array(index),
+            "members": np.array(members),
+            "coefficients": coefficients[:, columns].numpy(),
+            "steps": np.array(point.steps),
+            "width": np.array(point.width),
+            "said": as_array(self._heard.value),
+        }
+        self._done += 1
+        replies = self._ask("sum", said, members)
+        total, survivors = np.zeros(point.count, np.uint32), []
+        for place in sorted(replies):
+            total = point.add(total, point.unpack(np.asarray(replies[place]["masked"])))
+            survivors.append(place)
+        _require(len(survivors), 2, "sum")
+        masks = Transcript(self._heard.value)
+        total = self._unmasked(point, total, index, members, survivors, masks)
+        return point.decode(total), [at[place] for place in survivors]
+
+    def _keys(
+        self, clients: Sequence[ClientId], occasion: bytes
+    ) -> dict[ClientId, NDArray[np.uint8]]:
+        options = self._options
+        said = {
+            "occasion": as_array(occasion),
+            "nonce": as_array(secrets.token_bytes(16)),
+            "sums": np.array(options.sums),
+            "sketch": np.array(options.sketch),
+            "fold": np.array(options.fold),
+            "bound": np.array(options.bound if options.sums_only else 0.0),
+        }
+        self._heard.add("keys", said)
+        replies = self._exchange.ask("keys", said, {client: {} for client in clients})
+        shape = (1 + options.sums, 32)
+        keys = {
+            client: np.asarray(replies[client]["public"], np.uint8)
+            for client in clients
+            if client in replies and np.shape(replies[client].get("public")) == shape
+        }
+        _require(len(keys), 2, "keys")
+        return keys
+
+    def _shares(self) -> dict[int, list[bytes]]:
+        """Collect what every client has sealed for every other."""
+        said = {
+            "public": self._public,
+            "names": np.array([name_of(client) for client in self._roster], np.uint64),
+            "neighbours": np.array(self._options.neighbours),
+            "threshold": np.array(self._options.threshold),
+        }
+        places = range(len(self._roster))
+        private = {place: {"me": np.array(place)} for place in places}
+        replies = self._ask("shares", said, places, private)
+        found = {}
+        for place, reply in replies.items():
+            lengths = [int(n) for n in np.asarray(reply.get("lengths", ()))]
+            content = np.asarray(reply.get("sealed", ()), np.uint8).tobytes()
+            if len(lengths) == len(self._roster) and sum(lengths) == len(content):
+                ends = np.cumsum(lengths)
+                found[place] = [content[e - n : e] for e, n in zip(ends, lengths, strict=True)]
+        _require(len(found), 2, "shares")
+        return found
+
+    def _sketch(
+        self,
+        sealed: dict[int, list[bytes]],
+        model: bytes,
+        accept: Callable[[ClientId, Message], bool],
+    ) -> None:
+        members = sorted(sealed)
+        private: dict[int, Message] = {}
+        for place in members:
+            parts = [sealed[sender][place] for sender in members]
+            lengths = np.array([len(part) for part in parts])
+            private[place] = {"sealed": as_array(b"".join(parts)), "lengths": lengths}
+        said = {"members": np.array(members), "model": as_array(model)}
+        replies = self._ask("sketch", said, members, private)
+        shape, layers = (sum(sketch_sizes(self.sizes, self._options.sketch)),), len(self.sizes)
+        good = [
+            place
+            for place in members
+            if place in replies
+            and np.shape(replies[place].get("sketch")) == shape
+            and np.shape(replies[place].get("norms")) == (layers,)
+            and np.isfinite(replies[place]["sketch"]).all()  # type: ignore[call-overload]
+            and np.isfinite(replies[place]["norms"]).all()  # type: ignore[call-overload]
+            and accept(self._roster[place], replies[place])
+        ]
+        _require(len(good), 2, "sketch")
+        self._members = good
+        self.clients = [self._roster[place] for place in good]
+        rows = np.stack([np.asarray(replies[p]["sketch"], np.float32) for p in good])
+        widths = list(sketch_sizes(self.sizes, self._options.sketch))
+        self.cosines = gram_from(torch.split_with_sizes(torch.from_numpy(rows), widths, dim=1))
+        norms = np.stack([np.asarray(replies[p]["norms"], np.float64) for p in good], axis=1)
+        self.norms = torch.from_numpy(norms)
+
+    def _ask(
+        self,
+        stage: Stage,
+        said: Message,
+        places: Iterable[int],
+        private: Mapping[int, Message] | None = None,
+    ) -> dict[int, Message]:
+        """Ask clients by their place on the roster."""
+        self._heard.add(stage, said)
+        asked = {self._roster[place]: place for place in places}
+        mine = {client: (private or {}).get(place, {}) for client, place in asked.items()}
+        replies = self._exchange.ask(stage, said, mine)
+        return {asked[client]: reply for client, reply in replies.items() if client in asked}
+
+    def _unmasked(
+        self,
+        point: FixedPoint,
+        total: Words,
+        index: int,
+        members: list[int],
+        survivors: list[int],
+        masks: Transcript,
+    ) -> Words:
+        """Take the survivors' own masks out, and those that they share with lost clients."""
+        said = {
+            "index": np.array(index),
+            "survivors": np.array(survivors),
+            "said": as_array(self._heard.value),
+        }
+        replies = self._ask("unmask", said, survivors)
+        shares: dict[int, list[bytes]] = {}
+        for reply in replies.values():
+            for about, share in zip(reply["about"], reply["shares"], strict=True):
+                shares.setdefault(int(about), []).append(np.asarray(share, np.uint8).tobytes())
+        for place in members:
+            near = neighbours(self._public, place, self._options.neighbours)
+            affected = [j for j in near if j in survivors]
+            if place not in survivors and not affected:
+                continue
+            least = needed_shares(len(near) + 1, self._options.threshold)
+            found = shares.get(place, [])
+            _require(len(found), least, "unmask")
+            secret = recover(found[:least])
+            if place in survivors:
+                total = point.add(total, point.mask(self_mask(secret, masks)), -1)
+                continue
+            for j in affected:
+                shared = agree(secret, self._public[j, 1 + index].tobytes())
+                # The survivor j added this mask if j < place and subtracted it otherwise.
+                mask = point.mask(pair_mask(shared, masks))
+                total = point.add(total, mask, -1 if j < place else 1)
+        return total
+
+
+def _require(found: int, needed: int, stage: Stage) -> None:
+    if found < needed:
+        raise RoundFailed(
+            f"stage {stage}: {found} good answers, and {needed} are needed; the round must be "
+            "repeated with new keys"
+        )

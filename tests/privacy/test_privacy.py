@@ -1,0 +1,231 @@
+"""Differential privacy: the account agrees with independent ones, and unsound uses are refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import quad
+from scipy.optimize import brentq
+from scipy.special import comb, logsumexp
+from scipy.stats import norm
+
+import fedcraft
+from fedcraft.aggregators import aggregator
+from fedcraft.errors import ConfigError, FedcraftError, InputError, StateError
+from fedcraft.privacy import Accountant, Privacy, noise_for
+from fedcraft.privacy.accounting import gaussian_epsilon, sampled_epsilon
+from fedcraft.privacy.mechanism import client_noise, clipped, privatised, server_noise
+
+DELTA = 1e-5
+SMALL: dict[str, Any] = {
+    "dataset": "digits", "clients": 12, "clients_per_round": 4, "samples": 400, "rounds": 4,
+    "model_options": {"hidden": [8]}, "executor": "serial", "evaluate_every": 2, "seed": 5,
+}  # fmt: skip
+
+
+def privacy(mode: Any = "local", **options: Any) -> Privacy:
+    return Privacy(**{"mode": mode, "clip": 1.0, "noise": 2.0, **options})
+
+
+@pytest.mark.parametrize(("noise", "count"), [(1.0, 1), (4.0, 10), (0.7, 3), (10.0, 500)])
+def test_epsilon_of_gaussian_rounds_is_that_of_the_exact_trade_off(noise, count):
+    """Balle and Wang 2018: delta(eps) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)."""
+    mu = math.sqrt(count) / noise
+
+    def excess(epsilon: float) -> float:
+        second = math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
+        return float(norm.cdf(mu / 2 - epsilon / mu) - second - DELTA)
+
+    assert gaussian_epsilon(noise, count, DELTA) == pytest.approx(brentq(excess, 0, 200), rel=1e-4)
+
+
+def test_the_gaussian_trade_off_is_what_an_integral_over_the_loss_gives():
+    """The same delta, integrated numerically from the two densities."""
+    epsilon = gaussian_epsilon(2.0, 4, DELTA)
+    mu = math.sqrt(4) / 2.0
+
+    def positive(x: float) -> float:
+        return max(norm.pdf(x - mu) - math.exp(epsilon) * norm.pdf(x), 0.0)
+
+    start = epsilon / mu + mu / 2
+    delta, _ = quad(positive, start, start + 30, limit=200)
+    assert delta == pytest.approx(DELTA, rel=1e-3)
+
+
+def test_epsilon_of_sampled_rounds_lies_between_two_independent_bounds():
+    """Above an audit of a pair of federations, and not above Wang et al.'s formula (theorem 9)."""
+    noise, rounds, sample, population = 1.0, 50, 5, 100
+    found = sampled_epsilon(noise, rounds, sample, population, DELTA)
+    assert found <= _wang(noise, rounds, sample / population) * 1.001
+    assert found >= _mixture(noise, rounds, sample / population) * 0.999
+    assert found < gaussian_epsilon(noise, rounds, DELTA)
+
+
+def _wang(noise: float, rounds: int, q: float) -> float:
+    """Renyi bound for sampling without replacement and replaced records, integer orders."""
+    best = math.inf
+    for alpha in range(2, 65):
+
+        def divergence(order: int) -> float:
+            return order / (2 * noise**2)
+
+        terms = [0.0]
+        second = min(4 * math.expm1(divergence(2)), 2 * math.exp(divergence(2)))
+        terms.append(2 * math.log(q) + math.log(comb(alpha, 2)) + math.log(second))
+        for j in range(3, alpha + 1):
+            bound = (j - 1) * divergence(j) + math.log(2)
+            terms.append(j * math.log(q) + math.log(comb(alpha, j)) + bound)
+        renyi = rounds * logsumexp(terms) / (alpha - 1)
+        best = min(best, renyi + math.log(1 / DELTA) / (alpha - 1))
+    return best
+
+
+def _mixture(noise: float, rounds: int, q: float) -> float:
+    """A lower bound: one replaced client moves each mean by one with probability q, by a CLT.
+
+    The privacy loss of one round is integrated numerically; its sum over rounds is nearly normal.
+    """
+
+    def loss(x: float) -> float:
+        return math.log((1 - q) + q * math.exp((2 * x - 1) / (2 * noise**2)))
+
+    def density(x: float) -> float:
+        return (1 - q) * norm.pdf(x, 0, noise) + q * norm.pdf(x, 1, noise)
+
+    mean = quad(lambda x: density(x) * loss(x), -12, 13, limit=200)[0]
+    square = quad(lambda x: density(x) * loss(x) ** 2, -12, 13, limit=200)[0]
+    mu = math.sqrt(rounds * (square - mean**2))
+
+    def excess(epsilon: float) -> float:
+        second = math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
+        return float(norm.cdf(mu / 2 - epsilon / mu) - second - DELTA)
+
+    return float(brentq(excess, 0, 100))
+
+
+def test_the_noise_for_a_budget_spends_it():
+    common = {"rounds": 20, "clients_per_round": 5, "clients": 100, "delta": DELTA}
+    central = noise_for(3.0, mode="central", **common)
+    assert 2.9 < sampled_epsilon(central, 20, 5, 100, DELTA) <= 3.0
+    local = noise_for(3.0, mode="local", participations=4, **common)
+    assert 2.98 < gaussian_epsilon(local, 4, DELTA) <= 3.0
+
+
+def test_updates_are_clipped_and_noise_has_the_promised_size():
+    rows = torch.randn(3, 500, generator=torch.Generator().manual_seed(0))
+    rows[2] *= 1e-4
+    short = clipped(rows, 1.0)
+    assert short.norm(dim=1)[:2].tolist() == pytest.approx([1, 1], rel=1e-5)
+    assert torch.equal(short[2], rows[2])
+    assert client_noise(privacy("local"), 1) == 4.0  # 2 clip noise
+    assert client_noise(privacy("distributed"), 16) == 1.0
+    assert client_noise(privacy("central"), 16) == 0.0
+    zeros = torch.zeros(40_000)
+    assert float(privatised(zeros, privacy("local"), 1).std()) == pytest.approx(4, rel=0.03)
+    noisy = server_noise(zeros, privacy("central"), 10, torch.Generator().manual_seed(1))
+    assert float(noisy.std()) == pytest.approx(0.4, rel=0.03)
+    assert not torch.equal(*(privatised(zeros, privacy("local"), 1) for _ in range(2)))
+
+
+@pytest.mark.parametrize("name", ["craft", "config", "fedmgda", "upgrad"])
+@pytest.mark.parametrize("mode", ["central", "distributed"])
+def test_noise_for_a_mean_is_refused_for_rules_without_bounded_sensitivity(name, mode):
+    with pytest.raises(ConfigError, match="one client can move the step"):
+        privacy(mode).check(aggregator(name), sums_only=True)
+
+
+def test_craft_really_has_no_bounded_sensitivity_and_the_average_has():
+    """One clipped client moves CRAFT's step by more than the noise assumes, whatever the clip."""
+    clip, count = 1e-3, 10
+    random = torch.Generator().manual_seed(0)
+    rows = clipped(torch.randn(count, 50, generator=random), clip)
+    other = rows.clone()
+    other[0] = -rows[0]
+    assumed = 2 * clip / count
+    for name, least, most in (("craft", 100.0, math.inf), ("average", 0.0, 1.001)):
+        steps = [aggregator(name).aggregate(x, layers=[50]).direction for x in (rows, other)]
+        moved = float((steps[0] - steps[1]).norm()) / assumed
+        assert least <= moved <= most
+
+
+def test_other_unsound_combinations_are_refused():
+    privacy("local").check(aggregator("craft"), sums_only=False)
+    with pytest.raises(ConfigError, match="also needs losses"):
+        privacy("local").check(aggregator("qfedavg"), sums_only=False)
+    with pytest.raises(ConfigError, match=r"secure\.sketch = 0"):
+        privacy("distributed").check(aggregator("average"), sums_only=False)
+    for wrong in ({"noise": 0.0}, {"clip": -1.0}, {"delta": 2.0}, {"mode": "global"}):
+        with pytest.raises(InputError, match=f"privacy.{next(iter(wrong))}: expected"):
+            privacy(**wrong)
+    with pytest.raises(FedcraftError, match="unknown key 'nose'"):
+        Privacy.from_table({"mode": "local", "clip": 1.0, "nose": 1.0})
+    with pytest.raises(FedcraftError, match=r"privacy\.noise: expected a value, found none"):
+        Privacy.from_table({"mode": "local", "clip": 1.0})
+
+
+def test_an_account_follows_the_client_with_the_most_rounds_and_survives_a_resume():
+    account = Accountant(privacy("local"), 10)
+    assert account.epsilon() == 0
+    account.add([1, 2])
+    account.add([2, 3])
+    assert account.epsilon() == gaussian_epsilon(2.0, 2, DELTA)
+    assert account.after([1]) == gaussian_epsilon(2.0, 2, DELTA)
+    assert account.after([2]) == gaussian_epsilon(2.0, 3, DELTA)
+    again = Accountant(privacy("local"), 10)
+    again.load_state_dict(json.loads(json.dumps(account.state_dict())))
+    assert again.epsilon() == account.epsilon()
+    with pytest.raises(StateError, match="no account of the budget"):
+        again.load_state_dict(None)
+
+
+def test_a_run_reports_its_budget_and_stops_before_it_is_exceeded(tmp_path):
+    table = {"mode": "local", "clip": 1.0, "noise": 5.0}
+    done = fedcraft.run(SMALL, method="craft", privacy=table, out=tmp_path / "run")
+    rows = _rows(done)
+    counts = np.bincount(np.concatenate([row["clients"] for row in rows]))
+    expected = gaussian_epsilon(5.0, int(counts.max()), DELTA)
+    assert rows[-1]["privacy"]["epsilon"] == pytest.approx(expected)
+    limit = gaussian_epsilon(5.0, 1, DELTA) * 1.01
+    stopped = fedcraft.run(
+        SMALL, method="craft", privacy={**table, "epsilon": limit}, out=tmp_path / "limited"
+    )
+    assert stopped.state == "stopped"
+    assert "privacy budget" in stopped.status["reason"]
+    assert _rows(stopped)[-1]["privacy"]["epsilon"] <= limit
+
+
+def test_a_sum_with_too_little_noise_is_not_used(tmp_path):
+    """Clients that are lost take their noise with them."""
+    with pytest.raises(ConfigError, match="min_clients: a sum holds the noise of"):
+        fedcraft.run(
+            SMALL,
+            method="fedavg",
+            min_clients=4,
+            privacy={"mode": "distributed", "clip": 1.0, "noise": 1.0},
+            secure={"enabled": True, "sketch": 0, "bound": 20.0, "dropouts": {"sum": 0.4}},
+            out=tmp_path / "run",
+        )
+
+
+def test_distributed_noise_adds_up_in_the_secure_sum(tmp_path):
+    """The sum of four noisy updates has the noise of the central mode, and no certificate."""
+    runs = {}
+    for mode, extra in (
+        ("central", {}),
+        ("distributed", {"secure": {"enabled": True, "sketch": 0, "bound": 50.0}}),
+    ):
+        table = {"mode": mode, "clip": 1e-3, "noise": 500.0}  # nothing but noise
+        given = {**SMALL, "rounds": 1, "min_clients": 4, "privacy": table, **extra}
+        runs[mode] = _rows(fedcraft.run(given, method="fedavg", out=tmp_path / mode))[-1]
+    ratio = runs["distributed"]["update_norm"] / runs["central"]["update_norm"]
+    assert ratio == pytest.approx(1, rel=0.1)
+    assert runs["distributed"]["conflicts"] is None
+
+
+def _rows(run: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run.directory / "metrics.jsonl").open()]

@@ -1,0 +1,138 @@
+"""Every rule runs on a secret cohort as it does on rows, or says that it cannot."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from parties import SIZES, secure_round, updates
+
+from fedcraft.aggregators import RULES, aggregator
+from fedcraft.aggregators.inputs import RoundInput
+from fedcraft.errors import InputError
+from fedcraft.secure import Secure
+from fedcraft.secure.fixed_point import FixedPoint
+from fedcraft.secure.simulation import ArithmeticRound, simulate_round
+from fedcraft.updates import Layout
+
+OPTIONS = Secure(most_share=1.0, refinements=3, precision=1e-5)
+NEED_ROWS = {"fedmdfg"}
+LOSSES = [1.0, 0.7, 1.3, 0.9, 1.1, 0.8]
+
+
+def given() -> RoundInput:
+    weights = np.arange(1.0, 7.0)
+    return RoundInput(weights, Layout.from_sizes(SIZES), list(range(6)), LOSSES, [3.0] * 6, 0.1)
+
+
+def step_of(rule, options=OPTIONS, rows=None):
+    rows = updates() if rows is None else rows
+    layout = Layout.from_sizes(SIZES)
+    return simulate_round(
+        rule, rows, layout, given(), options, seed=1, index=0, model=torch.zeros(1)
+    )
+
+
+@pytest.mark.parametrize("name", sorted(set(RULES) - NEED_ROWS))
+def test_a_rule_takes_the_same_step_as_on_rows(name):
+    found = given()
+    plain = aggregator(name).aggregate(
+        updates(), weights=found.weights, layers=list(SIZES), losses=LOSSES, steps=[3.0] * 6,
+        client_lr=0.1,
+    )  # fmt: skip
+    step, _ = step_of(aggregator(name))
+    cosine = torch.nn.functional.cosine_similarity(plain.direction, step.direction, dim=0)
+    assert cosine > 0.9999
+    ratio = float(step.direction.norm() / plain.direction.norm())
+    assert ratio == pytest.approx(1, rel=0.01)
+
+
+def test_a_rule_may_take_the_model_as_one_layer():
+    plain = aggregator("config", by_layer=False).aggregate(
+        updates(), weights=given().weights, layers=list(SIZES)
+    )
+    step, _ = step_of(aggregator("config", by_layer=False))
+    cosine = torch.nn.functional.cosine_similarity(plain.direction, step.direction, dim=0)
+    assert cosine > 0.9999
+
+
+@pytest.mark.parametrize("name", sorted(NEED_ROWS))
+def test_a_rule_that_needs_rows_says_so_by_name(name):
+    rule = aggregator(name)
+    before = rule.state_dict()
+    with pytest.raises(InputError, match=f"{type(rule).__name__}: secure: .*single updates"):
+        step_of(rule)
+    assert rule.state_dict() == before
+
+
+@pytest.mark.parametrize("constraint", ["equal", "at_least"])
+def test_refinement_leads_to_the_exact_step(constraint):
+    """Every further sum brings U g closer to the targets, whatever the sketch's error."""
+    rows = _long_rows()
+    plain = aggregator("craft", constraint=constraint)
+    layout = Layout.from_sizes([2000])
+    exact = plain.aggregate(rows, layers=[2000]).direction
+    errors = []
+    for refinements in range(4):
+        options = Secure(sketch=128, most_share=1.0, refinements=refinements, precision=1e-4)
+        step, report = simulate_round(
+            aggregator("craft", constraint=constraint), rows, layout, RoundInput(layers=layout),
+            options, seed=3, index=0, model=torch.zeros(1),
+        )  # fmt: skip
+        assert report.sums == 1 + refinements
+        errors.append(float((step.direction - exact).norm() / exact.norm()))
+    assert errors[1] < 0.5 * errors[0]
+    assert errors[3] < 0.01 * errors[0] + 2e-4
+
+
+def test_the_certificate_is_measured_and_not_estimated():
+    rows, layout = _long_rows(), Layout.from_sizes([2000])
+    options = Secure(sketch=32, most_share=1.0, refinements=0)
+    step, _ = simulate_round(
+        aggregator("craft"), rows, layout, RoundInput(layers=layout), options,
+        seed=3, index=0, model=torch.zeros(1),
+    )  # fmt: skip
+    exact = torch.nn.functional.normalize(rows, dim=1) @ step.direction
+    assert torch.allclose(step.certificate.alignment[0], exact.double(), atol=1e-4)
+    assert step.certificate.whole.residual > 0.05  # a coarse sketch misses the targets, and shows
+
+
+def test_concentrated_steps_are_spread_or_refused():
+    """A one-sided step that corrects one client alone would reveal it."""
+    rows = updates().abs()
+    start, stop = SIZES[0], SIZES[0] + SIZES[1]
+    rows[0, start:stop] = 0
+    rows[0, start] = 1.0
+    reference = rows[1:].mean(0)
+    reference[start] = -1.0  # only client 0 falls short of its target, in one layer
+    rule = aggregator("craft", constraint="at_least")
+    rule.memory = {"reference": reference}
+    step, report = step_of(rule, Secure(most_share=0.6, refinements=0), rows)
+    assert report.spread == ("layer1",)
+    assert step.certificate.conflict_free
+    strict = aggregator("craft", constraint="at_least")
+    strict.memory = {"reference": reference}
+    with pytest.raises(InputError, match=r"secure\.most_share: one client makes up"):
+        step_of(strict, Secure(most_share=0.6, refinements=0, concentrated="raise"), rows)
+
+
+def test_the_arithmetic_alone_gives_the_bits_of_the_complete_protocol():
+    """Masks cancel exactly: the same sketches and coefficients give the same sum."""
+
+    rows = updates()
+    round, _ = secure_round(rows)
+    c = torch.rand(3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    point = FixedPoint.choose(SIZES, c, torch.ones(3), 1e-3)
+    masked, _ = round.sum(c, list(range(6)), point)
+    random = np.random.default_rng(0)
+    bare = ArithmeticRound(rows, list(range(6)), SIZES, OPTIONS, seed=bytes(32), random=random)
+    plain, _ = bare.sum(c, list(range(6)), point)
+    assert torch.equal(masked, plain)
+    vector = rows[0]
+    one, other = round.dots(vector, [2])[2], bare.dots(vector, [2])[2]
+    assert torch.allclose(one, other, rtol=1e-12)
+
+
+def _long_rows() -> torch.Tensor:
+    random = torch.Generator().manual_seed(2)
+    return torch.randn(8, 2000, generator=random) + 0.5 * torch.randn(2000, generator=random)
