@@ -246,12 +246,12 @@ def page_block(found: dict[str, Any]) -> str:
     nodes, rounds = runs[0]["nodes"], len(runs[0]["seconds"])
     each = len(runs) // 2
     loads = [run["load"] for run in runs]
+    busy = f"{min(loads):.0f} to {max(loads):.0f}"
     head = (
         f"A round of {nodes} SuperNodes that answer at once, mean over {each} × {rounds} rounds "
         f"for each version\n(before: commit `{found['base']}`), which took turns. The two cores "
-        f"were busy with other work\nas well (load {min(loads):.0f} to {max(loads):.0f}, with these "
-        "processes), so a process takes long to start: the ratios and\nthe CPU seconds say more "
-        "than the seconds."
+        f"were busy with other work\nas well (load {busy}, with these processes), so a process "
+        "takes long to start: the ratios and\nthe CPU seconds say more than the seconds."
     )
     middle = "The way of one message to a client, medians:"
     parts = (head, round_table(runs), middle, message_table(runs), import_table(found["imports"]))
