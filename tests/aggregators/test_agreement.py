@@ -67,28 +67,6 @@ def test_memory_gives_way_to_a_reliable_mean_that_goes_on():
     assert float(back.trust) == pytest.approx(0, abs=1e-12)
 
 
-def test_lengths_count_as_far_as_the_clients_agree():
-    lengths = torch.tensor([[1.0, 2.0, 4.0]], dtype=torch.float64)
-    strangers = agreement(torch.eye(3, dtype=torch.float64)).counting(lengths)
-    torch.testing.assert_close(strangers.weights, torch.full((1, 3), 1 / 3, dtype=torch.float64))
-    friends = agreement(torch.ones(3, 3, dtype=torch.float64)).counting(lengths)
-    torch.testing.assert_close(friends.weights, lengths / 7)
-    torch.testing.assert_close(friends.shares, strangers.weights)
-
-
-def test_clients_that_agree_are_led_along_fedavgs_average():
-    """Nearly equal directions, different lengths: the step has the direction of the raw average."""
-    updates = torch.tensor([[1.0, 0.1, 0.0], [1.0, -0.1, 0.0]], dtype=torch.float64)
-    updates[1] *= 2
-    options = {"constraint": "at_least", "target": "agreement", "reference_weight": "auto"}
-    step = fedcraft.aggregator("craft", agreement="auto", **options).aggregate(updates).direction
-    average = updates.mean(0)
-    cosine = float(step @ average / (step.norm() * average.norm()))
-    even = torch.nn.functional.normalize(updates, dim=1).mean(0)
-    assert cosine > 1 - 1e-5
-    assert cosine > float(even @ average / (even.norm() * average.norm()))
-
-
 @pytest.mark.parametrize("constraint", ["equal", "at_least"])
 def test_with_agreement_one_nobody_gets_less_than_the_mean_would_give(constraint):
     updates = rows(common=0.3)

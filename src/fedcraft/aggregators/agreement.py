@@ -1,7 +1,6 @@
 """How far the clients of a round agree, layer by layer, and how CRAFT uses it.
 
-With K = U U^T over the active clients, rho their shares, v = rho and u = U^T v the mean of the unit
-updates:
+With K = U U^T over the active clients, v their shares and u = U^T v the mean of the unit updates:
 
 * ``cosines``: cos(u_i, u) = (K v)_i / sqrt(v^T K v), what a step along u gives every client.
 * ``reliability``: the share of ||u||^2 that the clients have in common. ||u||^2 = v^T K v is
@@ -18,16 +17,12 @@ These two numbers decide between memory and new agreement (``craft-auto``):
   where it only undoes the last step;
 * the reference has the weight mu = 0.9 (1 - R max(p, 0)): less where a reliable mean has the
   direction of the last step, because then the mean is the better of the two;
-* clients start lambda = 1 - R (mean over the layers) steps ahead;
-* u itself counts lengths as far as they mean something: v_i is proportional to rho_i l_i^R with l_i
-  the length of client i's update, at most three medians. Clients that agree are weighed as in
-  FedAvg, where one that still has errors moves more than one that is nearly fitted. Where they
-  disagree, lengths mostly show who has the more unusual data, and every client counts by its share.
+* clients start lambda = 1 - R (mean over the layers) steps ahead.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -42,29 +37,16 @@ class Agreement:
     """What unit updates have in common, from their Gram matrices."""
 
     kernel: Tensor  # (Q, m, m): U U^T, zero in the rows and columns of inactive clients
-    shares: Tensor  # (Q, m): rho, zero for inactive clients
+    shares: Tensor  # (Q, m): v, zero for inactive clients
     reference_dots: Tensor  # (Q, m): <u_i^q, r^q>
-    counted: Tensor | None = None  # (Q, m): v; rho if None
-
-    def counting(self, lengths: Tensor) -> Agreement:
-        """The same clients with v_i proportional to rho_i l_i^R; ``lengths`` are l, (Q, m)."""
-        relative = lengths / lengths.amax(-1, keepdim=True).clamp(min=_TINY)
-        weights = self.weights * relative ** self.reliability.unsqueeze(-1)
-        total = weights.sum(-1, keepdim=True).clamp(min=_TINY)
-        return replace(self, counted=weights / total)
-
-    @property
-    def weights(self) -> Tensor:
-        """v, (Q, m): how much every client counts in u."""
-        return self.shares if self.counted is None else self.counted
 
     @cached_property
     def _along(self) -> Tensor:
-        return (self.kernel @ self.weights.unsqueeze(-1)).squeeze(-1)
+        return (self.kernel @ self.shares.unsqueeze(-1)).squeeze(-1)
 
     @cached_property
     def _energy(self) -> Tensor:
-        return (self.weights * self._along).sum(-1).clamp(min=_TINY)
+        return (self.shares * self._along).sum(-1).clamp(min=_TINY)
 
     @property
     def cosines(self) -> Tensor:
@@ -74,15 +56,15 @@ class Agreement:
     @property
     def others_cosines(self) -> Tensor:
         """The same with the mean of the *other* clients: no client raises its own target."""
-        own = self.weights * torch.diagonal(self.kernel, dim1=1, dim2=2)
+        own = self.shares * torch.diagonal(self.kernel, dim1=1, dim2=2)
         along = self._along - own
-        energy = self._energy.unsqueeze(-1) - self.weights * (self._along + along)
+        energy = self._energy.unsqueeze(-1) - self.shares * (self._along + along)
         return torch.where(energy > _TINY, along / energy.clamp(min=_TINY).sqrt(), 0)
 
     @cached_property
     def reliability(self) -> Tensor:
         """R, (Q,); 1 for a single client."""
-        noise = self.weights.square().sum(-1)
+        noise = self.shares.square().sum(-1)
         rest = (1 - noise).clamp(min=0)
         common = torch.where(rest > _TINY, (self._energy - noise) / rest.clamp(min=_TINY), 1)
         return (common / self._energy).clamp(min=0, max=1)
@@ -90,7 +72,7 @@ class Agreement:
     @cached_property
     def persistence(self) -> Tensor:
         """p, (Q,); 0 in the first round."""
-        return (self.weights * self.reference_dots).sum(-1) / self._energy.sqrt()
+        return (self.shares * self.reference_dots).sum(-1) / self._energy.sqrt()
 
     @property
     def trust(self) -> Tensor:
