@@ -106,7 +106,7 @@ class LivePage:
         runs, problems = self._runs(stamps)
         problem = f"Left out for now: {problems[0]}" if problems else ""
         if not runs:
-            message = problem or f"No run in {self.folder.name} has started yet."
+            message = problem or f"No run has started yet in the folder {self.folder.name}."
             return Snapshot(version, waiting_page(message, version), problem)
         try:
             return Snapshot(version, page(runs, link=self._link, version=version), problem)

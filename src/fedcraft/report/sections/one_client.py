@@ -150,9 +150,7 @@ def _recorded(groups: Sequence[_Group]) -> str:
     every = shown[0].run.values.get("diagnostics_every", "?")
     when = f"in {layered} of {of} rounds: every {every} rounds (diagnostics_every), at evaluations"
     if rounds == of:
-        return (
-            f"The whole model was written in every round, layers {when}; blanks were not written."
-        )
+        return f"The whole model was written in every round, layers {when}; the rest is blank."
     return f"Cosines were written {when}. What happened in between is not shown."
 
 
