@@ -183,7 +183,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with the page, its version, or a text file of a run."""
-        port = self.server.server_address[1]
+        port = self.connection.getsockname()[1]
         if self.headers.get("Host") not in (f"{LOOPBACK}:{port}", f"localhost:{port}"):
             # A name that another site points here would let that site read the page.
             self._send(HTTPStatus.MISDIRECTED_REQUEST, "This page is for this computer only.")

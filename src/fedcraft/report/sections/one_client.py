@@ -73,8 +73,8 @@ class _Group:
         run = self.members[0].run
         tables = [member.accuracies.index for member in self.members]
         labels = run.frame("labels")
-        held = labels["client"] if "label" in labels.columns else []
-        return sorted({int(client) for table in (*tables, held) for client in table})
+        held = [labels["client"]] if "label" in labels.columns else []
+        return sorted({int(client) for table in (*tables, *held) for client in table})
 
 
 def client_groups(problem: Problem) -> list[dict[str, Run]]:
