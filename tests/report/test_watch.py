@@ -97,7 +97,7 @@ def test_a_half_written_run_does_not_break_the_page(live: LivePage) -> None:
 
 def test_an_empty_folder_waits_for_its_first_run(tmp_path: Path, make_run: MakeRun) -> None:
     live = LivePage(tmp_path)
-    assert "No run in" in live.snapshot().html
+    assert "No run has started yet" in live.snapshot().html
     make_run("a")
     now(live)
     assert "CRAFT" in live.snapshot().html

@@ -106,7 +106,7 @@ class LivePage:
         runs, problems = self._runs(stamps)
         problem = f"Left out for now: {problems[0]}" if problems else ""
         if not runs:
-            message = problem or f"No run in {self.folder.name} has started yet."
+            message = problem or f"No run has started yet in the folder {self.folder.name}."
             return Snapshot(version, waiting_page(message, version), problem)
         try:
             return Snapshot(version, page(runs, link=self._link, version=version), problem)
@@ -183,7 +183,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with the page, its version, or a text file of a run."""
-        port = self.server.server_address[1]
+        port = self.connection.getsockname()[1]
         if self.headers.get("Host") not in (f"{LOOPBACK}:{port}", f"localhost:{port}"):
             # A name that another site points here would let that site read the page.
             self._send(HTTPStatus.MISDIRECTED_REQUEST, "This page is for this computer only.")

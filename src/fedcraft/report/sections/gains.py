@@ -68,8 +68,8 @@ def _paired(run: Run, other: Run) -> pd.DataFrame:
 def _by_seed(table: pd.DataFrame, method: str, groups: Sequence[dict[str, Run]]) -> list[Any]:
     place = {runs[method].seed: i for i, runs in enumerate(groups) if method in runs}
     return [
-        {"seed": int(seed), "group": place[seed], **_columns(part)}
-        for seed, part in table.groupby("seed")
+        {"seed": int(seed), "group": place[int(seed)], **_columns(table[table["seed"] == seed])}
+        for seed in sorted(table["seed"].unique())
     ]
 
 

@@ -136,7 +136,8 @@ def _shown(entry: Entry, settings: list[Setting]) -> Setting:
 def _cells(entry: Entry, grid: pd.DataFrame) -> dict[str, Any]:
     chosen = entry.chosen.config
     found = _by_rates(entry)
-    settings = [[found.get((row, column)) for column in grid.columns] for row in grid.index]
+    pairs = [[(float(row), float(column)) for column in grid.columns] for row in grid.index]
+    settings = [[found.get(pair) for pair in line] for line in pairs]
     return {
         "seeds": [[len(s.seeds) if s else 0 for s in line] for line in settings],
         "blanks": [[_blank(s) for s in line] for line in settings],

@@ -73,8 +73,8 @@ class _Group:
         run = self.members[0].run
         tables = [member.accuracies.index for member in self.members]
         labels = run.frame("labels")
-        held = labels["client"] if "label" in labels.columns else []
-        return sorted({int(client) for table in (*tables, held) for client in table})
+        held = [labels["client"]] if "label" in labels.columns else []
+        return sorted({int(client) for table in (*tables, *held) for client in table})
 
 
 def client_groups(problem: Problem) -> list[dict[str, Run]]:
@@ -150,9 +150,7 @@ def _recorded(groups: Sequence[_Group]) -> str:
     every = shown[0].run.values.get("diagnostics_every", "?")
     when = f"in {layered} of {of} rounds: every {every} rounds (diagnostics_every), at evaluations"
     if rounds == of:
-        return (
-            f"The whole model was written in every round, layers {when}; blanks were not written."
-        )
+        return f"The whole model was written in every round, layers {when}; the rest is blank."
     return f"Cosines were written {when}. What happened in between is not shown."
 
 
