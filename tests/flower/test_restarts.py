@@ -70,6 +70,17 @@ def test_while_the_first_node_answers_its_name_cannot_be_taken(share: float) -> 
     assert trained.state.clients.client(grid.new) == grid.new
 
 
+def test_after_a_restart_of_the_server_a_node_keeps_its_name_before_another_takes_it() -> None:
+    """Nobody has named itself to the new server yet; the saved names say who was who."""
+    chosen = small.strategy(fraction_train=0.5)
+    nodes = [5, 6, 7, 8]
+    grid = InProcessGrid(small.app(client_id_fn=lambda _: 99), len(nodes), node_ids=nodes)
+    chosen._open(small.arrays(), chosen.settings, 0.3)
+    chosen.state.clients.by_node = {8: 99}  # its number is larger than the others' ids
+    chosen.selection.choose(grid, 0, 0.5, 2, 2)
+    assert [chosen.state.clients.client(node) for node in nodes] == [5, 6, 7, 99]
+
+
 def _foreign(mods: list[Any]) -> ClientApp:
     app = ClientApp(mods=mods)
 

@@ -136,12 +136,13 @@ class Messenger:
         node, clients = self._sender(reply), self.state.clients
         self._answered.add(node)
         client = clients.client(node) if clients.knows(node) else None
+        lost = reply.has_error() and reply.error.code in LOST
+        if not lost:
+            self._heard.add(node)
         if reply.has_error():
-            kind = "unavailable" if reply.error.code in LOST else "error"
-            self._heard |= {node} if kind == "error" else set()
+            kind = "unavailable" if lost else "error"
             self.refuse(node, client, kind, reply.error.reason or "no reason given")
             return
-        self._heard.add(node)
         try:
             client = clients.checked(node, reported_client(read_metrics(reply.content)[1]))
             accept(node, client, reply)

@@ -102,10 +102,9 @@ class NodeSelection:
         now, clients = time.monotonic(), self._state.clients
         new = [n for n in nodes if not clients.knows(n) and now >= self._ask_again.get(n, now)]
         answers = self._ask(grid, new)
-        # A node that had its name before is heard before one that would take it.
-        claims = [
-            claim for node in clients.ordered(answers) if (claim := self._enter(node, answers))
-        ]
+        # A node that had a name before is heard before one that would take it.
+        order = sorted(answers, key=lambda node: node not in clients.by_node)
+        claims = [claim for node in order if (claim := self._enter(node, answers))]
         here = self._ask(grid, [holder for _, holder in claims])
         for node, holder in claims:
             if holder not in here:
