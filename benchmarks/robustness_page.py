@@ -1,0 +1,55 @@
+"""The table of docs/guards.md, from the stored study: ``python -m benchmarks.robustness_page``."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.pages import filled, table
+from fedcraft.runs import Run
+from fedcraft.studies.reproduce import from_results
+
+PAGE = Path("docs/guards.md")
+_HEADS = (
+    *("attack", "hostile", "method", "seeds", "mean", "worst 10 %"),
+    *("hostile left out", "honest left out", "backdoor"),
+)
+
+
+def study_table(name: str) -> str:
+    """Every attack and method that is stored: accuracy, and who was left out how often."""
+    groups: dict[tuple[str, float, str], list[Run]] = defaultdict(list)
+    for run in from_results(name).result.runs:
+        attack = run.values.get("attack", {})
+        key = (str(attack.get("name", "none")), float(attack.get("share", 0)), run.method)
+        groups[key].append(run)
+    ordered = sorted(groups, key=lambda key: (key[1], key[0] != "none", key[0], key[2]))
+    return table(_HEADS, (_row(key, groups[key]) for key in ordered))
+
+
+def _row(key: tuple[str, float, str], runs: Sequence[Run]) -> list[str]:
+    attack, share, method = key
+    last = [run.records[-1] for run in runs]
+    scores = [f"{fmean(run.final(metric) for run in runs):.3f}" for metric in ("mean", "worst10")]
+    left_out = [_share(last, "left_out_shares", kind) for kind in ("hostile", "honest")]
+    doors = [record["backdoor"] for record in last if record.get("backdoor") is not None]
+    door = f"{fmean(doors):.3f}" if doors else "–"
+    return [attack, f"{share:.0%}", f"`{method}`", str(len(runs)), *scores, *left_out, door]
+
+
+def _share(records: Sequence[Mapping[str, Any]], name: str, kind: str) -> str:
+    shares = [(record.get(name) or {}).get(kind) for record in records]
+    known = [share for share in shares if share is not None]
+    return f"{fmean(known):.0%}" if known else "–"
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(filled(PAGE, {"robustness": study_table("robustness")}), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
