@@ -23,6 +23,7 @@ from fedcraft.secure import Secure
 from fedcraft.server_optimizers import ServerOptimizer
 from fedcraft.updates import Layout, RoundContext, merge_buffers
 
+Remote = Callable[[Aggregator], tuple[Step, dict[str, Any]]]
 LossesAt = Callable[[Tensor, Sequence[int]], Sequence[float]]
 
 
@@ -71,6 +72,7 @@ class Server:
         self.aggregator, self.optimizer, self.layout = aggregator, optimizer, layout
         self.theta, self.buffers, self.settings = theta, buffers, settings
         self.ahead: Tensor | None = None  # lambda step_t
+        self.remote: Remote | None = None  # aggregates updates that are not here
         kind = _average_kind(settings, aggregator)
         self.average = None if kind is None else ModelAverage(kind)
         self.secure = Secure.from_table(settings.secure)
@@ -79,7 +81,7 @@ class Server:
             None if privacy is None else PrivateRounds(privacy, settings, aggregator, population)
         )
         if self.secure is not None or self.private is not None:
-            _refuse_buffers(self.averaged)
+            refuse_buffers(self.averaged)
 
     @property
     def wants_losses(self) -> bool:
@@ -159,6 +161,8 @@ class Server:
         if self.private is not None:
             given["weights"] = None  # data sizes are private
             updates = self.private.leaving(updates, given["client_ids"], context.index)
+        if self.remote is not None:
+            return self.remote(self.aggregator)
         if self.secure is None:
             return self.aggregator.aggregate(updates, **given), None
         from fedcraft.secure.simulation import simulate_round
@@ -247,7 +251,8 @@ class Server:
             self.average.load_state_dict(average)
 
 
-def _refuse_buffers(averaged: Mapping[str, Tensor]) -> None:
+def refuse_buffers(averaged: Mapping[str, Tensor]) -> None:
+    """Raise an error if clients would send buffers that nothing hides."""
     shown = sorted(name for name, value in averaged.items() if value.is_floating_point())
     if shown:
         raise ConfigError(

@@ -13,6 +13,7 @@ except ImportError as error:
     raise MissingExtraError("flwr", "flower") from error
 
 from fedcraft.flower.client.clientapp import client_app
+from fedcraft.flower.client.secure_mod import SecureAnswers
 from fedcraft.flower.server.strategy import Strategy
 
-__all__ = ["Strategy", "client_app"]
+__all__ = ["SecureAnswers", "Strategy", "client_app"]
