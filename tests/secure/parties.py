@@ -43,7 +43,7 @@ class FaultyExchange(LocalExchange):
     ) -> None:
         clients = list(range(len(rows)))
         random = np.random.default_rng(0)
-        super().__init__(rows, clients, SIZES, options, model=MODEL, random=random)
+        super().__init__(rows, clients, options, model=MODEL, random=random)
         self.losses, self.lie = losses or {}, lie
         self.stages: list[str] = []
 

@@ -23,6 +23,7 @@ from fedcraft.secure import Secure
 from fedcraft.server_optimizers import ServerOptimizer
 from fedcraft.updates import Layout, RoundContext, merge_buffers
 
+Remote = Callable[[Aggregator], tuple[Step, dict[str, Any]]]
 LossesAt = Callable[[Tensor, Sequence[int]], Sequence[float]]
 
 
@@ -76,6 +77,7 @@ class Server:
         self.population = population  # of all clients, where it is known
         self.theta, self.buffers, self.settings = theta, buffers, settings
         self.ahead: Tensor | None = None  # lambda step_t
+        self.remote: Remote | None = None  # aggregates updates that are not here
         kind = _average_kind(settings, aggregator)
         self.average = None if kind is None else ModelAverage(kind)
         self.secure = Secure.from_table(settings.secure)
@@ -84,7 +86,7 @@ class Server:
             None if privacy is None else PrivateRounds(privacy, settings, aggregator, population)
         )
         if self.secure is not None or self.private is not None:
-            _refuse_buffers(self.averaged)
+            refuse_buffers(self.averaged)
 
     @property
     def wants_losses(self) -> bool:
@@ -174,6 +176,8 @@ class Server:
         if self.private is not None:
             given["weights"] = None  # data sizes are private
             updates = self.private.leaving(updates, given["client_ids"], context.index)
+        if self.remote is not None:
+            return self.remote(self.aggregator)
         if self.secure is None:
             return self.aggregator.aggregate(updates, **given), None
         from fedcraft.secure.simulation import simulate_round
@@ -262,7 +266,8 @@ class Server:
             self.average.load_state_dict(average)
 
 
-def _refuse_buffers(averaged: Mapping[str, Tensor]) -> None:
+def refuse_buffers(averaged: Mapping[str, Tensor]) -> None:
+    """Raise an error if clients would send buffers that nothing hides."""
     shown = sorted(name for name, value in averaged.items() if value.is_floating_point())
     if shown:
         raise ConfigError(

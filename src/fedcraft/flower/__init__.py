@@ -17,13 +17,15 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from fedcraft.flower.client.clientapp import client_app, client_id_mod
+    from fedcraft.flower.client.secure_mod import SecureAnswers
     from fedcraft.flower.server.strategy import Strategy
 
-__all__ = ["Strategy", "client_app", "client_id_mod"]
+__all__ = ["SecureAnswers", "Strategy", "client_app", "client_id_mod"]
 
 # Loaded when first used: a SuperNode starts a process for every message, and a client that waits
 # for the server's modules waits in every one of them.
 _LAZY = {
+    "SecureAnswers": "client.secure_mod",
     "Strategy": "server.strategy",
     "client_app": "client.clientapp",
     "client_id_mod": "client.clientapp",

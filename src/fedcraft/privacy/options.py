@@ -80,8 +80,8 @@ class Privacy:
         if not has_bounded_sensitivity(rule):
             raise ConfigError(
                 f"privacy.mode: {self.mode} noise is calibrated for a mean, which one client moves "
-                f"by at most 2 clip / m, but one client can move the step of {name} arbitrarily far "
-                'compared with that. Set privacy.mode = "local", or choose fedavg.'
+                f"by at most 2 clip / m, but one client can move the step of {name} much further. "
+                'Set privacy.mode = "local", or choose fedavg.'
             )
         if self.mode == "distributed" and not sums_only:
             raise ConfigError(

@@ -123,9 +123,7 @@ class SecureClient:
         self.memory |= {"near": np.array(near), "names": np.array(said["names"], np.uint64)}
         return {"sealed": as_array(b"".join(sealed)), "lengths": np.array(list(map(len, sealed)))}
 
-    def sketch(
-        self, said: Message, mine: Message, update: Tensor, sizes: tuple[int, ...], model: bytes
-    ) -> Message:
+    def sketch(self, said: Message, mine: Message, update: Tensor, model: bytes) -> Message:
         """Open what the others sealed; return the sketch of the unit update and its lengths.
 
         ``model`` is a hash of the model that this client trained from: clients that were given
@@ -133,7 +131,9 @@ class SecureClient:
         """
         if not bool(torch.isfinite(update).all()):
             raise InputError("update: expected finite numbers, found NaN or Inf")
-        members = [int(j) for j in said["members"]]
+        members, sizes = ([int(n) for n in said[name]] for name in ("members", "sizes"))
+        if sum(sizes) != update.numel():
+            raise RefusedError(f"sizes: expected {update.numel()} in all, found {sum(sizes)}")
         contributions = self._open(members, mine)
         self._hear("sketch", {**said, "model": as_array(model)})
         seed = derive(b"".join(contributions), "sketch seed", self.transcript.value)

@@ -181,7 +181,11 @@ class MaskedRound:
             parts = [sealed[sender][place] for sender in members]
             lengths = np.array([len(part) for part in parts])
             private[place] = {"sealed": as_array(b"".join(parts)), "lengths": lengths}
-        said = {"members": np.array(members), "model": as_array(model)}
+        said = {
+            "members": np.array(members),
+            "model": as_array(model),
+            "sizes": np.array(self.sizes),
+        }
         replies = self._ask("sketch", said, members, private)
         shape, layers = (sum(sketch_sizes(self.sizes, self._options.sketch)),), len(self.sizes)
         good = [

@@ -35,7 +35,6 @@ class LocalExchange:
         self,
         updates: Tensor,
         clients: Sequence[ClientId],
-        sizes: Sequence[int],
         options: Secure,
         *,
         model: bytes,
@@ -44,7 +43,7 @@ class LocalExchange:
         limits = Limits(options.most_share, options.sums, 2)
         self.clients = {client: SecureClient(limits) for client in clients}
         self._updates = dict(zip(clients, updates, strict=True))
-        self._sizes, self._model = tuple(sizes), model
+        self._model = model
         self._random, self._chances = random, options.dropouts
         self.gone: set[ClientId] = set()
         self.received: list[tuple[Stage, ClientId, Message]] = []
@@ -66,8 +65,7 @@ class LocalExchange:
         """Return one client's answer."""
         known = self.clients[client]
         if stage == "sketch":
-            update = self._updates[client]
-            return known.sketch(said, mine, update, self._sizes, self._model)
+            return known.sketch(said, mine, self._updates[client], self._model)
         if stage == "shares":
             return known.shares(said, mine)
         answers = {"keys": known.keys, "dots": known.dots, "sum": known.sum}
@@ -200,6 +198,6 @@ def _round(
         seed = random.bytes(32)
         return ArithmeticRound(updates, clients, layout.sizes, options, seed=seed, random=random)
     hashed = digest(model.detach().cpu().contiguous().numpy().tobytes())
-    exchange = LocalExchange(updates, clients, layout.sizes, options, model=hashed, random=random)
+    exchange = LocalExchange(updates, clients, options, model=hashed, random=random)
     occasion = digest(b"simulation", index.to_bytes(8, "little"))
     return MaskedRound(exchange, clients, layout.sizes, options, occasion=occasion, model=hashed)

@@ -14,6 +14,7 @@ from torch import nn
 
 from fedcraft.errors import InputError
 from fedcraft.flower.client.request import ClientRequest, ClientSplits
+from fedcraft.flower.client.secure_mod import SecureAnswers
 from fedcraft.flower.messages import keys
 from fedcraft.linalg.numerics import single_threaded
 from fedcraft.local import LocalObjective
@@ -36,6 +37,7 @@ def client_app(
     seed: int = 77,
     one_thread: bool = False,
     mods: Sequence[Mod] = (),
+    secure: SecureAnswers | None = None,
 ) -> ClientApp:
     """Return a ClientApp that trains and evaluates one client by a method's local objective.
 
@@ -52,7 +54,8 @@ def client_app(
 
     ``lr``, ``local_epochs``, ``batch_size`` and ``seed`` apply where the server sends no value.
     ``one_thread`` trains with the simulator's arithmetic, for the same bits as its runs. ``mods``
-    are Flower's mods around training.
+    are Flower's mods around training. With ``secure=SecureAnswers()`` the client takes part in
+    secure rounds only, and its update never leaves it in the clear.
     """
     defaults = {keys.LR: lr, keys.EPOCHS: local_epochs, keys.BATCH: batch_size, keys.SEED: seed}
     client_of, objective_of = client_id_fn or _partition_id, _objective_fn(method)
@@ -74,7 +77,10 @@ def client_app(
             )
             return Message(answer(request), reply_to=message)
 
-    app.train(mods=list(mods))(partial(reply, ClientRequest.train))
+    around = list(mods) if secure is None else [secure.train, *mods]
+    if secure is not None:
+        secure.register(app)
+    app.train(mods=around)(partial(reply, ClientRequest.train))
     app.evaluate()(partial(reply, ClientRequest.evaluate))
     app.query("loss")(partial(reply, ClientRequest.loss))
 

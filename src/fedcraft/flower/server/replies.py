@@ -108,6 +108,14 @@ class UpdateMatrix:
         weight = self._weight(metrics)
         self.accepted.append(AcceptedReply(node, client, weight, metrics, record, row, buffers))
 
+    def add_report(self, node: int, client: ClientId, reply: Message) -> None:
+        """Accept a reply whose update stays with the client."""
+        record, metrics = read_metrics(reply.content)
+        for name in self._needs:
+            within(metrics, name, 0, LARGEST_NUMBER)
+        weight = self._weight(metrics)
+        self.accepted.append(AcceptedReply(node, client, weight, metrics, record))
+
     def _read_arrays(self, content: RecordDict, row: Tensor) -> dict[str, Tensor]:
         """Write a reply's update into ``row`` and return its buffers."""
         records = list(content.array_records.items())
@@ -155,7 +163,10 @@ class UpdateMatrix:
 
     def trained(self) -> CohortUpdates:
         """Return the round in the form of the simulator, in the order of the client ids."""
-        updates = self.sort()
+        return self.reports(self.sort())
+
+    def reports(self, updates: Tensor | None = None) -> CohortUpdates:
+        """Return the accepted replies as they are, with their updates if these are here."""
         report = np.ones((len(self.accepted), len(REPORT)))
         report[:, REPORT.index("samples")] = [reply.weight for reply in self.accepted]
         for name, key in (("steps", keys.STEPS), ("loss", keys.LOSS)):
@@ -164,7 +175,7 @@ class UpdateMatrix:
         clients = [reply.client for reply in self.accepted]
         return CohortUpdates(
             clients=np.asarray(clients, dtype=object),  # no other type holds all node ids
-            updates=updates,
+            updates=self._matrix[:0] if updates is None else updates,
             report=report,
             states=[None] * len(clients),
             buffers=[reply.buffers or None for reply in self.accepted],

@@ -10,7 +10,7 @@ from logging import INFO, WARNING
 from typing import Any
 
 import tomli_w
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
@@ -28,6 +28,7 @@ from fedcraft.flower.server.messenger import Messenger
 from fedcraft.flower.server.node_selection import NodeSelection
 from fedcraft.flower.server.replies import RefusedReply
 from fedcraft.flower.server.run_config import find_checkpoint
+from fedcraft.flower.server.secure_rounds import SecureRounds
 from fedcraft.metrics.scores import summary
 from fedcraft.runs.writer import NullWriter
 
@@ -49,6 +50,7 @@ class Rounds:
     train_config: ConfigRecord
     evaluate_config: ConfigRecord
     evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None
+    secure: SecureRounds | None = None
     done: int = 0
 
     def __post_init__(self) -> None:
@@ -113,8 +115,7 @@ class Rounds:
                 messages = list(configure(number, self.state.broadcast, config, self.grid))
                 if not messages:
                     return {"clients": []}
-                replies = self.messenger.send(self.grid, messages)
-                arrays, metrics = self.strategy.aggregate_train(number, replies)
+                arrays, metrics = self._aggregated(number, messages)
             refused += self.messenger.refused
             if arrays is not None:
                 self.state.adopt(arrays)
@@ -131,6 +132,16 @@ class Rounds:
             f"{[(r.node, r.reason) for r in refused]}. Repair the clients and start again: with a "
             "run_dir the run continues from its last checkpoint"
         )
+
+    def _aggregated(
+        self, number: int, messages: list[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        if self.secure is None:
+            replies = self.messenger.send(self.grid, messages)
+            return self.strategy.aggregate_train(number, replies)
+        metrics = self.secure.train(number, messages)
+        enough = len(self.state.updates.accepted) >= self.min_clients
+        return (self.state.record, metrics) if metrics is not None and enough else (None, None)
 
     def _evaluate(self, number: int) -> dict[str, Any]:
         with self._timed("evaluate", "evaluate"):

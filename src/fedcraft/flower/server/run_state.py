@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, MetricRecord
@@ -11,8 +11,9 @@ from flwr.serverapp.strategy import Result
 from torch import Tensor, nn
 
 from fedcraft.config.settings import Settings
-from fedcraft.engine.server import LossesAt, Server, ServerStep
-from fedcraft.errors import StateError
+from fedcraft.engine.client_manager import CohortUpdates
+from fedcraft.engine.server import LossesAt, Remote, Server, ServerStep
+from fedcraft.errors import InputError, StateError
 from fedcraft.flower.messages import keys
 from fedcraft.flower.messages.arrays import WireFormat, open_array
 from fedcraft.flower.server.clients import KnownClients
@@ -22,6 +23,10 @@ from fedcraft.updates import ClientId, Layout
 
 _NEEDS = {"losses": keys.LOSS, "steps": keys.STEPS}
 _HISTORY = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
+
+
+def _no_losses(theta: Tensor, clients: Sequence[ClientId]) -> Sequence[float]:
+    raise InputError("secure: a line search asks clients for losses, which is not supported")
 
 
 class RunState:
@@ -88,6 +93,17 @@ class RunState:
         """Aggregate the accepted replies and move the model."""
         trained, index = self.updates.trained(), round_number - 1
         self.step = self.server.step(trained, index, self.client_lr, losses_at)
+        self._pack()
+        self.last.update({reply.client: round_number for reply in self.updates.accepted})
+
+    def aggregate_remotely(self, round_number: int, trained: CohortUpdates, remote: Remote) -> None:
+        """Aggregate updates that stay with the clients, and move the model."""
+        self.server.remote = remote
+        try:
+            index = round_number - 1
+            self.step = self.server.step(trained, index, self.client_lr, _no_losses)
+        finally:
+            self.server.remote = None
         self._pack()
         self.last.update({reply.client: round_number for reply in self.updates.accepted})
 

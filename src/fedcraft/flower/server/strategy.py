@@ -31,9 +31,12 @@ from fedcraft.flower.server.replies import AcceptedReply
 from fedcraft.flower.server.rounds import Rounds
 from fedcraft.flower.server.run_config import open_run, recorded_config, settings_of
 from fedcraft.flower.server.run_state import RunState
+from fedcraft.flower.server.secure_rounds import SecureRounds, require_no_single_updates
+from fedcraft.flower.server.wrappers import refuse_void_privacy
 from fedcraft.linalg.numerics import single_threaded
 from fedcraft.methods import Method, Override
 from fedcraft.methods import method as method_by_name
+from fedcraft.secure import Secure
 from fedcraft.updates import ClientId, Layout
 
 MetricsFn = Callable[[list[RecordDict], str], MetricRecord | None]
@@ -76,6 +79,9 @@ class Strategy(FlowerStrategy):
       asks clients for their numbers before the first draw; without it, and for methods that are not
       personal, a draw goes by them as soon as replies have shown some.
 
+    * ``secure``: a ``fedcraft.secure.Secure`` with which no update leaves a client in the clear;
+      the clients need ``client_app(..., secure=...)``. See the page about privacy.
+
     Memory of a round: one (clients, parameters) matrix and one reply.
     """
 
@@ -107,6 +113,7 @@ class Strategy(FlowerStrategy):
         max_update_norm: float | None = None,
         reply: Literal["update", "model"] = "update",
         one_thread: bool = False,
+        secure: Secure | None = None,
         **training: Unpack[TrainingKeys],
     ) -> None:
         chosen = _method_of(method, *positional)
@@ -127,6 +134,9 @@ class Strategy(FlowerStrategy):
         self.max_update_norm, self.reply, self.one_thread = max_update_norm, reply, one_thread
         self.settings = settings_of(self.method, max(min_train_nodes, 1), training)
         _check(self)
+        self.secure = secure if secure is not None and secure.enabled else None
+        if self.secure is not None:
+            require_no_single_updates({"max_update_norm": max_update_norm, "reply": reply})
         self._state: RunState | None = None
         self._wrapped = False  # another strategy, or a subclass, runs the rounds
 
@@ -170,7 +180,13 @@ class Strategy(FlowerStrategy):
                 train_config=train_config,
                 evaluate_config=evaluate_config or ConfigRecord(),
                 evaluate_fn=evaluate_fn,
+                secure=self._secure_rounds(grid),
             ).run()
+
+    def _secure_rounds(self, grid: Grid) -> SecureRounds | None:
+        if self.secure is None:
+            return None
+        return SecureRounds(self.secure, grid, self.messenger)
 
     @property
     def state(self) -> RunState:
@@ -300,6 +316,12 @@ class Strategy(FlowerStrategy):
         That strategy may compare replies with the model it has seen, or clip them. So clients send
         models, and there is no look-ahead.
         """
+        refuse_void_privacy(self.method)
+        if self.secure is not None:
+            raise InputError(
+                "secure: only start() of this strategy can run secure rounds, but another strategy "
+                "runs the rounds; start this strategy itself"
+            )
         given = {"run_dir": self.run_dir} | self.settings.identity()
         for name in ("run_dir", "model_average", "server_lr_schedule"):
             if given.get(name) is not None:

@@ -1,0 +1,98 @@
+"""The client's side of secure rounds on Flower: a mod around training, and a query handler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedcraft.flower.messages import keys
+from fedcraft.flower.messages import secure as wire
+from fedcraft.flower.messages.arrays import open_array
+from fedcraft.secure.agreement import RefusedError
+from fedcraft.secure.client import Limits, SecureClient
+
+_RECORD = "fedcraft-secure"
+
+
+class SecureAnswers:
+    """Answers the stages of a secure round. The client's secrets stay in Flower's context.
+
+    Training is answered with a sketch in place of the update. A server that asks for the update
+    itself is refused.
+    """
+
+    def __init__(self, limits: Limits | None = None, *, psk: bytes = b"") -> None:
+        self._limits, self._psk = limits or Limits(), psk
+
+    def train(
+        self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]
+    ) -> Message:
+        """Flower's mod: train, keep the update here, and return its sketch."""
+        asked = message.content.array_records
+        if wire.SAID not in asked:
+            raise RefusedError("train: this client takes part in secure rounds only")
+        # Mods and app may change the message; the hash is of what has arrived.
+        model = wire.model_digest(asked[_model_name(asked)])
+        said, mine = wire.unpack(asked[wire.SAID]), wire.unpack(asked[wire.MINE])
+        for name in (wire.SAID, wire.MINE):
+            del message.content[name]
+        reply = call_next(message, context)
+        if reply.has_error():
+            return reply
+        update = _update(reply.content)
+        client = self._client(context)
+        answer = client.sketch(said, mine, update, model)
+        self._keep(client, context)
+        # Only the metrics of the reply are kept: no array of it may leave.
+        kept = RecordDict({wire.ANSWER: wire.pack(answer)})
+        for name, metrics in reply.content.metric_records.items():
+            kept[name] = metrics
+        reply.content = kept
+        return reply
+
+    def query(self, message: Message, context: Context) -> Message:
+        """Answer every other stage."""
+        asked = message.content.array_records
+        said, mine = wire.unpack(asked[wire.SAID]), wire.unpack(asked[wire.MINE])
+        stage = str(message.content.config_records[keys.CONFIG][wire.STAGE])
+        client = self._client(context)
+        if stage == "shares":
+            answer = client.shares(said, mine)
+        elif stage in ("keys", "dots", "sum", "unmask"):
+            answer = getattr(client, stage)(said)
+        else:
+            raise RefusedError(f"stage: {stage!r} is not a stage of a secure round")
+        self._keep(client, context)
+        return Message(RecordDict({wire.ANSWER: wire.pack(answer)}), reply_to=message)
+
+    def register(self, app: ClientApp) -> None:
+        """Let an app answer the stages besides training."""
+        app.query(wire.QUERY)(self.query)
+
+    def _client(self, context: Context) -> SecureClient:
+        stored = context.state.array_records.get(_RECORD)
+        memory = {} if stored is None else wire.unpack(stored)
+        return SecureClient(self._limits, psk=self._psk, memory=memory)
+
+    def _keep(self, client: SecureClient, context: Context) -> None:
+        context.state[_RECORD] = wire.pack(client.memory)
+
+
+def _update(content: RecordDict) -> torch.Tensor:
+    found = content.array_records.get(keys.UPDATE)
+    if found is None or keys.ROW not in found:
+        raise RefusedError(
+            "train: expected the app to return an update; in secure rounds the client app must be "
+            "fedcraft's, with the layout of the server's model"
+        )
+    return torch.from_numpy(open_array(found[keys.ROW]).copy())
+
+
+def _model_name(records: dict[str, ArrayRecord]) -> str:
+    names = [n for n in records if n not in (wire.SAID, wire.MINE, keys.INITIAL)]
+    if len(names) != 1:
+        raise RefusedError(f"train: expected one model, found {names}")
+    return names[0]

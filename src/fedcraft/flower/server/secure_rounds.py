@@ -1,0 +1,152 @@
+"""Secure rounds on Flower: the stages as messages, relayed by the ServerApp."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from logging import INFO, WARNING
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore import log
+
+from fedcraft.aggregators import Aggregator
+from fedcraft.aggregators.base import Step
+from fedcraft.aggregators.inputs import RoundInput
+from fedcraft.engine.server import refuse_buffers
+from fedcraft.errors import InputError
+from fedcraft.flower.messages import keys
+from fedcraft.flower.messages import secure as wire
+from fedcraft.flower.server.clients import client_order
+from fedcraft.flower.server.messenger import Messenger
+from fedcraft.flower.server.reply_stream import ReplyStream
+from fedcraft.secure import Secure
+from fedcraft.secure.agreement import Message as Arrays
+from fedcraft.secure.cohort import SecretCohort, aggregate_secretly
+from fedcraft.secure.options import Stage
+from fedcraft.secure.primitives import digest
+from fedcraft.secure.products import SecretProducts
+from fedcraft.secure.server import MaskedRound, Private, RoundFailed
+from fedcraft.secure.simulation import SecureReport
+from fedcraft.updates import ClientId
+
+
+class GridExchange:
+    """Asks nodes over Flower's grid; clients are named by their nodes."""
+
+    def __init__(self, grid: Grid, messenger: Messenger, train: Sequence[Message]) -> None:
+        self._grid, self._messenger = grid, messenger
+        self._train = {message.metadata.dst_node_id: message for message in train}
+
+    def ask(self, stage: Stage, said: Arrays, private: Private) -> Mapping[ClientId, Arrays]:
+        """Send one stage to some nodes and collect the answers that arrive in time."""
+        common = wire.pack(said)
+        if stage == "sketch":
+            return self._trained(common, private)
+        messages = [self._message(stage, node, common, mine) for node, mine in private.items()]
+        stream = ReplyStream(self._grid, messages, timeout=self._messenger.patience)
+        found: dict[ClientId, Arrays] = {}
+        for reply in stream:
+            node = stream.sender(reply)
+            if reply.has_error():
+                log(WARNING, "stage %s: node %d: %s", stage, node, reply.error.reason)
+            elif wire.ANSWER in reply.content.array_records:
+                found[node] = wire.unpack(reply.content.array_records[wire.ANSWER])
+        if stream.missing:
+            log(WARNING, "stage %s: no answer from nodes %s", stage, stream.missing)
+        return found
+
+    def _message(self, stage: Stage, node: Any, common: ArrayRecord, mine: Arrays) -> Message:
+        config = ConfigRecord({wire.STAGE: stage})
+        content = RecordDict({keys.CONFIG: config, wire.SAID: common, wire.MINE: wire.pack(mine)})
+        kind = f"{MessageType.QUERY}.{wire.QUERY}"
+        patience = self._messenger.patience
+        life = None if patience == float("inf") else 2 * patience
+        return Message(content, dst_node_id=node, message_type=kind, ttl=life)
+
+    def _trained(self, common: ArrayRecord, private: Private) -> Mapping[ClientId, Arrays]:
+        """Let the nodes train; their reports go the way of every training reply."""
+        messages = []
+        for node, mine in private.items():
+            message = self._train[int(node)]
+            message.content[wire.SAID], message.content[wire.MINE] = common, wire.pack(mine)
+            messages.append(message)
+        found: dict[ClientId, Arrays] = {}
+
+        def accept(node: int, client: ClientId, reply: Message) -> None:
+            answer = wire.unpack(reply.content.array_records[wire.ANSWER])
+            self._messenger.state.updates.add_report(node, client, reply)
+            found[node] = answer
+
+        self._messenger.receive(self._messenger.send(self._grid, messages), accept)
+        return found
+
+
+class SecureRounds:
+    """Aggregates the rounds of a strategy without seeing an update."""
+
+    def __init__(self, options: Secure, grid: Grid, messenger: Messenger) -> None:
+        self._options, self._grid, self._messenger = options, grid, messenger
+        self._state = messenger.state
+        refuse_buffers(self._state.server.averaged)
+
+    def train(self, number: int, messages: Sequence[Message]) -> MetricRecord | None:
+        """Run a round whose training messages were not sent yet; None if it must be repeated."""
+        exchange = GridExchange(self._grid, self._messenger, messages)
+        occasion = digest(self._state.run_key.encode(), number.to_bytes(8, "little"))
+        nodes = [message.metadata.dst_node_id for message in messages]
+        sizes, model = self._state.wire.layout.sizes, wire.model_digest(self._state.broadcast)
+        try:
+            round = MaskedRound(
+                exchange, nodes, sizes, self._options, occasion=occasion, model=model
+            )
+            report = self._aggregate(number, round)
+        except RoundFailed as error:
+            log(WARNING, "round %d: %s", number, error)
+            return None
+        log(INFO, "secure round %d: %s", number, report)
+        return MetricRecord({"clients": len(self._state.updates.accepted), "sums": report.sums})
+
+    def _aggregate(self, number: int, round: MaskedRound) -> SecureReport:
+        updates, layout = self._state.updates, self._state.wire.layout
+        reports = {reply.node: reply for reply in updates.accepted}
+        order = sorted(round.clients, key=lambda node: client_order(reports[int(node)].client))
+        updates.accepted = [reports[int(node)] for node in order]
+        trained = updates.reports()
+        given = RoundInput(
+            trained.column("samples"),
+            layout,
+            trained.clients.tolist(),
+            trained.column("loss") if trained.with_losses else None,
+            trained.column("steps"),
+            self._state.client_lr,
+        )
+        products = SecretProducts(round, self._options)
+        rows = tuple(round.clients.index(node) for node in order)
+        facts = given.facts(len(order), layout.dimension)
+        cohort = SecretCohort(**facts, products=products, rows=rows)
+        reported: list[SecureReport] = []
+
+        def remote(rule: Aggregator) -> tuple[Step, dict[str, Any]]:
+            step = aggregate_secretly(rule, cohort)
+            certificate = step.certificate
+            kept = {*certificate.client_ids} if certificate else {*trained.clients.tolist()}
+            updates.accepted = [reply for reply in updates.accepted if reply.client in kept]
+            lost = tuple(i for i in trained.clients.tolist() if i not in kept)
+            spread = tuple(layout.names[layer] for layer in sorted(products.spread))
+            reported.append(SecureReport(products.spent, 1, lost, spread))
+            return step, asdict(reported[-1])
+
+        self._state.aggregate_remotely(number, trained, remote)
+        return reported[-1]
+
+
+def require_no_single_updates(options: dict[str, Any]) -> None:
+    """Raise an error about options of a strategy that need single updates."""
+    for name, off in (("max_update_norm", None), ("reply", "update")):
+        if options[name] != off:
+            raise InputError(
+                f"{name}: expected {off!r} with secure, found {options[name]!r}: the server does "
+                "not see single updates"
+            )

@@ -1,0 +1,1 @@
+"""Secure rounds on a real federation."""

@@ -1,0 +1,202 @@
+"""Secure rounds on Flower's messages: the right model, and no update ever leaves a client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small import CLIENTS, app, arrays, federation, model, strategy, theta
+
+from benchmarks.grids import InProcessGrid
+from fedcraft.errors import ClientError, InputError
+from fedcraft.flower import SecureAnswers, Strategy
+from fedcraft.flower.messages import secure as wire
+from fedcraft.secure import Secure
+from fedcraft.secure.client import Limits
+
+OPTIONS = Secure(sketch=1024, refinements=1, most_share=1.0, precision=1e-5)  # exact angles
+LIMITS = Limits(most_share=1.0, most_sums=2, least_clients=2)
+
+
+class RecordingGrid(InProcessGrid):
+    """Keeps every reply, and loses nodes from a stage on."""
+
+    def __init__(self, client: Any, lost: dict[str, set[int]] | None = None) -> None:
+        super().__init__(client, CLIENTS)
+        self.seen: list[tuple[str, int, Any]] = []
+        self.lost, self.gone = lost or {}, set()
+        self.nodes = list(self.contexts)
+        self.fault = self._record
+
+    def _record(self, question: Any, reply: Any) -> Any:
+        stage = question.metadata.message_type
+        if stage.startswith("query"):
+            stage = str(question.content["config"].get(wire.STAGE, stage))
+        node = question.metadata.dst_node_id
+        self.gone |= {self.nodes[i] for i in self.lost.get(stage, set())}
+        if node in self.gone and stage != "evaluate":
+            return None
+        if reply.has_content():
+            self.seen.append((stage, node, reply.content))
+        return reply
+
+
+def secure_run(
+    name: str = "craft", rounds: int = 2, lost: Any = None, **options: Any
+) -> tuple[Strategy, RecordingGrid]:
+    grid = RecordingGrid(app(name, secure=SecureAnswers(LIMITS)), lost)
+    chosen = strategy(name, secure=OPTIONS, **options)
+    chosen.start(grid, arrays(), rounds, timeout=0.3)
+    return chosen, grid
+
+
+def plain_run(name: str = "craft", rounds: int = 2, clients: Any = None) -> torch.Tensor:
+    def only(question: Any, reply: Any) -> Any:
+        node = question.metadata.dst_node_id
+        return reply if clients is None or nodes.index(node) in clients else None
+
+    grid = InProcessGrid(app(name), CLIENTS)
+    nodes, grid.fault = list(grid.contexts), only
+    chosen = strategy(name)
+    chosen.start(grid, arrays(), rounds, timeout=0.3)
+    return theta(chosen)
+
+
+@pytest.mark.parametrize("name", ["craft", "craft-auto", "fedavg"])
+def test_a_secure_run_ends_with_the_model_of_a_plain_one(name):
+    trained, _ = secure_run(name)
+    start = torch.cat([p.detach().reshape(-1) for p in model().parameters()])
+    moved, plain = theta(trained) - start, plain_run(name) - start
+    assert float((moved - plain).norm() / plain.norm()) < 0.02
+
+
+@pytest.mark.parametrize("stage", ["keys", "shares", "train", "dots", "sum", "unmask"])
+def test_a_client_that_is_lost_at_any_stage_does_not_stop_the_run(stage):
+    trained, grid = secure_run(rounds=1, lost={stage: {1}})
+    assert grid.gone
+    start = torch.cat([p.detach().reshape(-1) for p in model().parameters()])
+    arrived = stage in ("dots", "unmask")  # its vector was in the sum already
+    plain = plain_run(rounds=1, clients=None if arrived else {0, 2, 3}) - start
+    moved = theta(trained) - start
+    assert float((moved - plain).norm() / plain.norm()) < 0.02
+
+
+def test_nothing_that_the_server_receives_shows_an_update():
+    _, grid = secure_run(rounds=1)
+    data = federation()
+    assert {stage for stage, _, _ in grid.seen} >= {"keys", "shares", "train", "sum", "unmask"}
+    updates = {node: _plain_update(i) for i, node in enumerate(grid.nodes)}
+    checked = 0
+    for stage, node, content in grid.seen:
+        if stage == "evaluate":
+            continue
+        records = content.array_records
+        assert set(records) == {wire.ANSWER}
+        for array in wire.unpack(records[wire.ANSWER]).values():
+            values = _numbers(array, len(updates[node]))
+            if values is not None:
+                checked += 1
+                assert abs(np.corrcoef(values, updates[node])[0, 1]) < 0.2, stage
+    assert checked >= CLIENTS
+    assert len(data) == CLIENTS
+
+
+def test_a_client_of_secure_rounds_refuses_a_server_that_asks_for_its_update():
+    grid = InProcessGrid(app(secure=SecureAnswers(LIMITS)), CLIENTS)
+    with pytest.raises(ClientError, match="takes part in secure rounds only"):
+        strategy(attempts=1).start(grid, arrays(), 1, timeout=0.3)
+
+
+def test_a_round_that_fails_is_repeated_with_new_keys_and_ends_in_the_same_model():
+    """Three of four clients do not unmask at first: the round is tried again."""
+    failures = [3]
+
+    class Flaky(RecordingGrid):
+        def _record(self, question: Any, reply: Any) -> Any:
+            found = super()._record(question, reply)
+            stage = question.content.config_records.get("config", {}).get(wire.STAGE)
+            if stage == "unmask" and failures[0] > 0:
+                failures[0] -= 1
+                return None
+            return found
+
+    grid = Flaky(app(secure=SecureAnswers(LIMITS)))
+    chosen = strategy(secure=OPTIONS)
+    chosen.start(grid, arrays(), 1, timeout=0.3)
+    start = torch.cat([p.detach().reshape(-1) for p in model().parameters()])
+    plain = plain_run(rounds=1) - start
+    assert float((theta(chosen) - start - plain).norm() / plain.norm()) < 0.02
+    assert failures == [0]
+
+
+def test_a_server_that_restarts_in_a_round_continues_from_its_checkpoint(tmp_path):
+    client = app(secure=SecureAnswers(LIMITS))
+    whole, _ = secure_run(rounds=3)
+    options = {"secure": OPTIONS, "run_dir": tmp_path / "run", "checkpoint_every": 1}
+
+    class Killed(RecordingGrid):
+        rounds = 0
+
+        def _record(self, question: Any, reply: Any) -> Any:
+            stage = question.content.config_records.get("config", {}).get(wire.STAGE)
+            self.rounds += stage == "keys"
+            if stage == "unmask" and self.rounds > CLIENTS:  # in the middle of round 2
+                raise KeyboardInterrupt
+            return super()._record(question, reply)
+
+    grid = Killed(client)
+    with pytest.raises(KeyboardInterrupt):
+        strategy(**options).start(grid, arrays(), 3, timeout=0.3)
+    again = RecordingGrid(client)
+    again.contexts = grid.contexts  # the same nodes, with what they remember
+    resumed = strategy(**options)
+    resumed.start(again, arrays(), 3, timeout=0.3)
+    assert float((theta(resumed) - theta(whole)).norm() / theta(whole).norm()) < 0.02
+
+
+def test_options_that_need_single_updates_are_refused():
+    with pytest.raises(InputError, match="max_update_norm: expected None with secure"):
+        strategy(secure=OPTIONS, max_update_norm=1.0)
+    with pytest.raises(InputError, match="reply: expected 'update' with secure"):
+        strategy(secure=OPTIONS, reply="model")
+
+
+@pytest.mark.parametrize("side", ["ServerSide", "ClientSide"])
+def test_flowers_central_noise_around_craft_is_refused_and_around_fedavg_is_not(side):
+    from flwr.serverapp import strategy as flower
+
+    wrapper = getattr(flower, f"DifferentialPrivacy{side}FixedClipping")
+    grid = InProcessGrid(app("craft"), CLIENTS)
+    start = {"initial_arrays": arrays(), "num_rounds": 1, "timeout": 0.3}
+    with pytest.raises(InputError, match="this gives no privacy"):
+        wrapper(strategy("craft"), 1.0, 0.1, CLIENTS).start(grid, **start)
+    if side == "ServerSide":
+        wrapper(strategy("fedavg", reply="model"), 1.0, 0.1, CLIENTS).start(grid, **start)
+
+
+def _plain_update(client: int) -> np.ndarray:
+    """What the client would have sent: its update in the plain way."""
+    caught: dict[int, np.ndarray] = {}
+
+    def fault(question: Any, reply: Any) -> Any:
+        node = list(grid.contexts).index(question.metadata.dst_node_id)
+        if question.metadata.message_type == "train" and reply.has_content():
+            caught[node] = reply.content["update"]["row"].numpy().copy()
+        return reply
+
+    grid = InProcessGrid(app(), CLIENTS, fault=fault)
+    strategy().start(grid, arrays(), 1, timeout=0.3)
+    return caught[client]
+
+
+def _numbers(array: np.ndarray, size: int) -> np.ndarray | None:
+    """Read an array of at least ``size`` numbers in the width in which it could hold an update."""
+    raw = array.tobytes()
+    for kind in (np.uint16, np.uint8):
+        if len(raw) == size * np.dtype(kind).itemsize:
+            return np.frombuffer(raw, kind).astype(float)
+    if len(raw) == 3 * size:
+        return np.frombuffer(raw, np.uint8).reshape(-1, 3)[:, 2].astype(float)
+    return array.astype(float) if array.size == size else None
