@@ -43,6 +43,7 @@ class NodeSelection:
         ``available`` of them are online.
         """
         nodes = self._state.clients.online = _wait_for_nodes(grid, max(available, least, 1))
+        self._state.server.population = len(nodes)
         count = min(max(int(len(nodes) * fraction), least, 1), len(nodes))
         if self._numbers_matter(all_asked=count == len(nodes)):
             self._learn_numbers(grid, nodes)
