@@ -23,7 +23,8 @@ from fedcraft.methods import methods
 from fedcraft.report import load_runs
 
 
-@pytest.mark.parametrize("name", [row.name for row in methods()])
+# FedBN is for models with norm layers; this one has none.
+@pytest.mark.parametrize("name", [row.name for row in methods() if row.name != "fedbn"])
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_every_method_ends_with_the_simulators_bits(name: str, share: float) -> None:
     trained = small.train(name, rounds=2, fraction_train=share)

@@ -20,7 +20,8 @@ class FedDynServer(Aggregator):
     server). With server_lr = 1, theta_{t+1} is the mean of the clients' models minus s. Works with
     the local objective ``feddyn``. Remembers one vector; cost O(m d).
 
-    * ``clients``: N; the number of the run's clients if left out, or else those of the round.
+    * ``clients``: N; if left out, the number of the run's clients (on Flower, of the nodes online),
+      or else those of the round.
     """
 
     def __init__(self, *, clients: int | None = None, **options: Any) -> None:

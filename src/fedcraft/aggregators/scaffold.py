@@ -24,7 +24,8 @@ class ScaffoldServer(Average):
     model. Works with the local objective ``scaffold``. Remembers one vector; cost O(m d).
 
     * ``weighting``: of the mean; ``"uniform"`` as in the paper, or ``"data"``.
-    * ``clients``: N; the number of the run's clients if left out, or else those of the round.
+    * ``clients``: N; if left out, the number of the run's clients (on Flower, of the nodes online),
+      or else those of the round.
 
     A client that took no step (K_i = 0) leaves c as it is.
     """

@@ -47,6 +47,11 @@ class ClientRequest:
             self.config |= record
         self.broadcast = _broadcast(content)
         self.initial = content.array_records.get(keys.INITIAL)
+        self.sent = {
+            name.removeprefix(keys.SENT): record
+            for name, record in content.array_records.items()
+            if name.startswith(keys.SENT)
+        }
         self.model = scratch_model(model)
         self.wire = WireFormat.of(self.broadcast, model=self.model.module)
         self.states: StatesByRound = ContextStates(context)
@@ -58,11 +63,6 @@ class ClientRequest:
 
     def train(self) -> RecordDict:
         """Train, keep the new client state, and return the reply."""
-        if self.objective.receives:
-            raise InputError(
-                f"local objective: {type(self.objective).__name__} needs more than the model from "
-                "the server, which messages of Flower do not carry; use it in a simulation"
-            )
         number = int(self.config.get(keys.ROUND, self.last + 1))
         task = self._task(number - 1)
         row = torch.empty_like(task.theta)
@@ -102,6 +102,7 @@ class ClientRequest:
             initial=None if self.initial is None else self.wire.flatten(self.initial),
             buffers=self._buffers(),
             report_loss=bool(self.config.get(keys.REPORT_LOSS, False)),
+            sent={name: self.wire.flatten(record) for name, record in self.sent.items()},
         )
 
     def _arrays(self, theta: Tensor, row: Tensor, result: LocalResult) -> tuple[str, ArrayRecord]:
@@ -158,7 +159,9 @@ class ClientRequest:
 
 
 def _broadcast(content: RecordDict) -> ArrayRecord:
-    found = [record for name, record in content.array_records.items() if name != keys.INITIAL]
+    beside = (keys.INITIAL, keys.SENT)
+    records = content.array_records.items()
+    found = [record for name, record in records if not name.startswith(beside)]
     if len(found) != 1:
         raise InputError(f"message: expected one ArrayRecord with the model, found {len(found)}")
     return found[0]

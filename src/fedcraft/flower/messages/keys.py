@@ -9,6 +9,7 @@ ARRAYS: Final = "arrays"
 CONFIG: Final = "config"
 METRICS: Final = "metrics"
 INITIAL: Final = "initial-arrays"  # theta_0, for the personal model of a client that joins late
+SENT: Final = "sent."  # before the name of a vector that the rule sends beside the model
 UPDATE: Final = "update"  # a reply with g_i = theta_t - theta_i instead of theta_i
 ROW: Final = "row"  # the array in it: all coordinates in the layout's order
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import WARNING
+from types import MappingProxyType
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
@@ -83,12 +84,19 @@ class Messenger:
         self._stream, self.asked, self.refused = None, nodes, []
         self._answered, self._heard = set(), set()
         self._trials_end, self._silent = None, set()
-        return [self.message(node, kind, record, config) for node in nodes]
+        beside = self.state.server.sent if kind == MessageType.TRAIN else {}
+        sent = {keys.SENT + name: self.state.pack(vector) for name, vector in beside.items()}
+        return [self.message(node, kind, record, config, sent) for node in nodes]
 
     def message(
-        self, node: int, kind: str, record: ArrayRecord | None, config: Mapping[str, Any]
+        self,
+        node: int,
+        kind: str,
+        record: ArrayRecord | None,
+        config: Mapping[str, Any],
+        sent: Mapping[str, ArrayRecord] = MappingProxyType({}),
     ) -> Message:
-        """Return a message to one node."""
+        """Return a message to one node, with what the rule sends beside the model."""
         client = self.state.clients.client(node)
         last, needed = self.state.last.get(client, 0), self.state.still_needed(client)
         whole = ConfigRecord({**config, keys.LAST: last, keys.KEEP: needed})
@@ -97,6 +105,8 @@ class Messenger:
             content[self._arrays_name] = record
         if self.state.initial is not None and not last and kind != MessageType.QUERY:
             content[keys.INITIAL] = self.state.initial
+        for name, vector in sent.items():
+            content[name] = vector
         life = None if self._timeout is None else _LIFE * self._timeout
         return Message(content, dst_node_id=node, message_type=kind, ttl=life)
 

@@ -48,6 +48,7 @@ class NodeSelection:
         """
         nodes = self._wait_for_nodes(grid, max(available, least, 1))
         self._warn_of_new_ids(nodes)
+        self._state.server.population = len(nodes)
         count = min(max(int(len(nodes) * fraction), least, 1), len(nodes))
         if self._numbers_matter(all_asked=count == len(nodes)):
             self._learn_numbers(grid, nodes)
