@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.aggregation import worst
 from benchmarks.pages import table
 
 __all__ = ["speed_blocks", "speed_summary"]
@@ -22,6 +23,7 @@ def speed_blocks(results: Path) -> dict[str, str]:
     simulations = [_read(folder / f"simulation-{name}.json") for name in _WORKLOADS]
     return {
         "aggregation": _aggregation(_read(folder / "aggregation.json")),
+        "steps": _steps(_read(folder / "steps.json")),
         "methods": _methods(_read(folder / "methods.json")),
         **{name: _simulation(rows) for name, rows in zip(_WORKLOADS, simulations, strict=True)},
         "scale": _scale(_read(folder / "simulation-scale.json")),
@@ -35,7 +37,8 @@ def speed_summary(results: Path) -> str:
     folder = results / "benchmarks"
     rows = _read(folder / "aggregation.json")
     floors = [row["seconds"]["craft"] / row["seconds"]["floor"] for row in rows]
-    formula = [row["seconds"]["pinv"] / row["seconds"]["craft"] for row in rows]
+    times = [row["seconds"] for row in rows if "pinv" in row["seconds"]]
+    formula = [seconds["pinv"] / seconds["craft"] for seconds in times]
     lines = [
         f"One aggregation costs {min(floors):.1f} to {max(floors):.1f} times the floor (one Gram "
         f"product and one weighted sum), and the formula as written {min(formula):.0f} to "
@@ -75,8 +78,25 @@ def _aggregation_row(row: Row, rivals: tuple[str, ...]) -> Iterator[str]:
     yield f"{1e3 * craft:.1f}"
     yield f"{craft / seconds['floor']:.2f}"
     yield f"{100 * (craft / bare - 1):+.0f} %"
-    yield from (f"{seconds[name] / craft:.1f}" for name in rivals)
-    yield from (f"{error:.0e}" for error in row["errors"] or ()) if row["errors"] else ("", "")
+    yield from (f"{seconds[name] / craft:.1f}" if name in seconds else "" for name in rivals)
+    yield from (f"{error:.0e}" for error in worst(row) or ()) if row["layers"] else ("", "")
+
+
+def _steps(rows: list[Row]) -> str:
+    heads = ("network", "eager, ms", "fedcraft, ms", "x eager", "page faults, eager", "fedcraft")
+    kinds = ("eager", "fedcraft")
+    return table(
+        heads,
+        (
+            (
+                row["network"],
+                *(f"{1e3 * row['seconds'][kind]:.0f}" for kind in kinds),
+                f"{row['ratio']:.2f}",
+                *(f"{row['faults'][kind]:.0f}" for kind in kinds),
+            )
+            for row in rows
+        ),
+    )
 
 
 def _methods(cases: dict[str, dict[str, dict[str, float]]]) -> str:
