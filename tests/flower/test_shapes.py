@@ -48,7 +48,7 @@ def last_accuracy(result: Result) -> float:
 def test_an_app_keeps_its_clients_and_is_not_worse_than_with_fedavg(kind: type[App]) -> None:
     app = kind(seed=1)
     before, after = start(app, FedAvg()), start(app, Strategy())
-    assert last_accuracy(after) >= last_accuracy(before) - 0.02
+    assert last_accuracy(after) >= last_accuracy(before) - 0.01
     for metrics in after.train_metrics_clientapp.values():
         assert (metrics["clients"], metrics["refused"]) == (app.clients, 0)
     sent, returned = app.record(app.initial()), after.arrays
