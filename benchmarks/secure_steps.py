@@ -147,7 +147,7 @@ def accuracy(dataset: str, method: str, seed: int, secure: dict[str, Any]) -> di
             secure=secure,
             out=Path(folder) / "run",
         )
-        rows = [json.loads(line) for line in (done.path / "metrics.jsonl").open()]
+        rows = [json.loads(line) for line in (done.directory / "metrics.jsonl").open()]
     spread = [row["secure"]["spread"] for row in rows if "secure" in row]
     return {
         "dataset": dataset,

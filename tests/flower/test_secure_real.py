@@ -1,4 +1,4 @@
-"""A real SuperLink with TLS and five SuperNodes: secure rounds, drop-outs at every stage, a restart.
+"""A real SuperLink with TLS and five SuperNodes: secure rounds, drop-outs, a restart.
 
 Clients drop out by a plan (``apps/secure``), in every stage and once two together. The ServerApp
 writes everything that it receives to files, and clients keep their updates for the comparison.
@@ -72,10 +72,9 @@ def test_no_update_is_in_anything_that_the_server_received(home):
 
 def _readings(raw: bytes, size: int) -> list[np.ndarray]:
     """The ways in which an array of bytes could hold an update: one number per coordinate."""
-    found = []
-    for kind in (np.uint8, np.uint16, np.float32, np.float64):
-        if len(raw) == size * np.dtype(kind).itemsize:
-            found.append(np.frombuffer(raw, kind).astype(np.float64))
+    kinds = (np.uint8, np.uint16, np.float32, np.float64)
+    fitting = [kind for kind in kinds if len(raw) == size * np.dtype(kind).itemsize]
+    found = [np.frombuffer(raw, kind).astype(np.float64) for kind in fitting]
     if len(raw) == 3 * size:
         found.append(np.frombuffer(raw, np.uint8).reshape(-1, 3)[:, 2].astype(np.float64))
     return [np.nan_to_num(values, posinf=0, neginf=0) for values in found]
