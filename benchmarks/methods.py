@@ -30,6 +30,7 @@ from fedcraft.methods import Method, method, methods
 from fedcraft.server_optimizers import server_optimizer
 
 BASE = "plain average"
+COMPARED = ("FedLF", "CAGrad", "Nash-MTL", "UPGrad")
 
 
 def by_tensor(layers: list[int]) -> list[int]:
@@ -115,8 +116,9 @@ def show(results: dict[str, dict[str, dict[str, float]]]) -> None:
                 cells += [f"{1e3 * seconds[kind]:.1f}", f"{seconds[kind] / seconds[BASE]:.1f}"]
             table.add_row(*cells)
         Console(width=140).print(table)
-        ratio = _time_of(rows, "FedLF") / _time_of(rows, "CRAFT")
-        print(f"FedLF / CRAFT: {ratio:.2f}\n")
+        craft = _time_of(rows, "CRAFT")
+        ratios = (f"{title} {_time_of(rows, title) / craft:.2f}" for title in COMPARED)
+        print(f"Times CRAFT: {', '.join(ratios)}\n")
 
 
 def _time_of(rows: dict[str, dict[str, float]], title: str) -> float:
