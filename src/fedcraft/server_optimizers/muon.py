@@ -64,10 +64,11 @@ class Muon(ServerOptimizer):
         if length == 0:
             return matrix
         found = newton_schulz(matrix / length, self.steps)
+        rows, columns = matrix.shape
+        stretch: Tensor = length / torch.linalg.matrix_norm(found)
         if self.scale == "muon":
-            rows, columns = matrix.shape
-            return found * max(1.0, rows / columns) ** 0.5
-        return found * (length / torch.linalg.matrix_norm(found))
+            stretch = torch.full_like(length, max(1.0, rows / columns) ** 0.5)
+        return found * stretch
 
 
 def newton_schulz(matrix: Tensor, steps: int) -> Tensor:
