@@ -90,9 +90,7 @@ def test_feddyn_moves_to_the_mean_model_minus_the_mean_of_all_gradients():
 
 def test_scaffolds_clients_need_scaffolds_rule(tmp_path):
     wrong = {"local": {"name": "scaffold"}, "clients": 6, "clients_per_round": 3, "rounds": 1}
-    with pytest.raises(
-        ConfigError, match=r"needs control from .* use the rule 'scaffold'"
-    ):
+    with pytest.raises(ConfigError, match=r"needs control from .* use the rule 'scaffold'"):
         fedcraft.run(method="fedavg", out=tmp_path, **wrong)
 
 

@@ -46,7 +46,7 @@ RUN_IDS = {
     "ditto-cifar10-short": "58e7a3d4",
     "auto-cifar10-cnn": "c20f6d71",
     "auto-femnist": "d3168aaa",
-    "family-femnist": "66592000",
+    "family-femnist": "faf61bfe",
     "family-femnist-personal": "f98fe1e2",
 }
 

@@ -15,7 +15,7 @@ from fedcraft.errors import require
 class TERM(Aggregator):
     """g_t = sum_i w_i g_i with w_i proportional to rho_i exp(t F_i)
 
-    (Li et al. 2021, arXiv:2007.01162, lemma 1): the gradient of the tilted loss
+    (Li et al. 2021, arXiv:2007.01162): the gradient of the tilted loss
     (1/t) log sum_i rho_i exp(t F_i), with clients in the place of samples. Remembers nothing;
     cost O(m d).
 

@@ -25,7 +25,7 @@ class APFL(LocalObjective):
 
     * ``alpha``: a at first; 1 is training alone, 0 is FedAvg.
     * ``adaptive``: at the first batch of a round, a <- a - lr <grad f_i(u; batch), v - w>, clipped
-      to [0, 1] (eq. 11).
+      to [0, 1].
     """
 
     personal = True

@@ -22,7 +22,7 @@ class Moon(LocalObjective):
 
         l = -log exp(cos(z, z_t) / T) / (exp(cos(z, z_t) / T) + exp(cos(z, z_prev) / T))
 
-    (Li et al. 2021, arXiv:2103.16257, eq. 3), averaged over the batch. z, z_t and z_prev are the
+    (Li et al. 2021, arXiv:2103.16257), averaged over the batch. z, z_t and z_prev are the
     inputs of the network's last layer under the local model, the broadcast one and the client's
     last local one (the broadcast one in its first round, where l is a constant). Cost: two more
     forward passes per batch; keeps one vector.

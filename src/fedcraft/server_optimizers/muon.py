@@ -17,8 +17,9 @@ _QUINTIC = (3.4445, -4.7750, 2.0315)
 class Muon(ServerOptimizer):
     """v <- beta v + g_t; every weight matrix M of v is replaced by s O(M), with O near U V^T
 
-    for M = U S V^T: all its directions get about the same length. FedAvg with it is a FedMuon-like
-    method (arXiv:2510.27403, arXiv:2509.26337, there with orthogonalised steps on clients too).
+    for M = U S V^T: all its directions get about the same length. The two FedMuon papers
+    (arXiv:2510.27403, arXiv:2509.26337) orthogonalise the steps of the clients; here only the
+    server's step is, and clients train as usual.
     Tensors of more than two axes are matrices of their first axis by all others; vectors (biases,
     norms) take the plain momentum step. O is five steps of the Newton-Schulz iteration
     X <- a X + b (X X^T) X + c (X X^T)^2 X from X = M / ||M||, with Jordan's coefficients, which
@@ -64,10 +65,11 @@ class Muon(ServerOptimizer):
         if length == 0:
             return matrix
         found = newton_schulz(matrix / length, self.steps)
+        rows, columns = matrix.shape
+        stretch: Tensor = length / torch.linalg.matrix_norm(found)
         if self.scale == "muon":
-            rows, columns = matrix.shape
-            return found * max(1.0, rows / columns) ** 0.5
-        return found * (length / torch.linalg.matrix_norm(found))
+            stretch = torch.full_like(length, max(1.0, rows / columns) ** 0.5)
+        return found * stretch
 
 
 def newton_schulz(matrix: Tensor, steps: int) -> Tensor:
