@@ -95,6 +95,9 @@ PROMISES = [
     Promise("fedgh"),
     Promise("adafed", alone=False),
     Promise("average", {"length": "fedexp"}),
+    Promise("coordinate_median", in_memory=True),
+    Promise("trimmed_mean", in_memory=True),
+    Promise("bulyan", in_memory=True),
 ]
 _KNOWN = {promise.rule for promise in PROMISES}
 PROMISES += [
