@@ -151,12 +151,12 @@ class Aggregator(ABC):
         except BaseException:
             self.load_state_dict(remembered)
             raise
-        self.memory = {**self.memory, "dimension": cohort.dimension}
         return _guarded(step, cohort, seen)
 
     def step(self, cohort: Cohort) -> Step:
         """Return the rule's step for the clients that it sees."""
         found = self.direction(cohort)
+        self.memory = {**self.memory, "dimension": cohort.dimension}
         outcome = found.resized(cohort, self.length)
         if not self.certify:
             return Step(outcome.direction, None, outcome.look_ahead)

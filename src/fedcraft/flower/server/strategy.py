@@ -34,7 +34,6 @@ from fedcraft.flower.server.run_config import open_run, recorded_config, setting
 from fedcraft.flower.server.run_state import RunState
 from fedcraft.methods import Method, Override
 from fedcraft.methods import method as method_by_name
-from fedcraft.methods.method import Changes
 from fedcraft.updates import ClientId, Layout
 
 MetricsFn = Callable[[list[RecordDict], str], MetricRecord | None]
@@ -109,9 +108,14 @@ class Strategy(FlowerStrategy):
         **training: Unpack[TrainingKeys],
     ) -> None:
         chosen = _method_of(method, *positional)
-        rates: Changes = {"client_lr": client_lr, "server_lr": server_lr}
-        parts: Changes = {"local": local, "aggregator": aggregator, "server": server}
-        changed = chosen.overridden(**{**parts, **rates, "guard": guard})
+        changed = chosen.overridden(
+            local=local,
+            aggregator=aggregator,
+            server=server,
+            guard=guard,
+            client_lr=client_lr,
+            server_lr=server_lr,
+        )
         self.method = _capped(changed, guard)
         self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
         self.min_train_nodes = min_train_nodes if fraction_train else 0
