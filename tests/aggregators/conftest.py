@@ -98,6 +98,9 @@ PROMISES = [
     Promise("term"),
     Promise("scaffold"),
     Promise("feddyn", alone=False),
+    Promise("coordinate_median", in_memory=True),
+    Promise("trimmed_mean", in_memory=True),
+    Promise("bulyan", in_memory=True),
 ]
 _KNOWN = {promise.rule for promise in PROMISES}
 PROMISES += [

@@ -163,17 +163,19 @@ class Aggregator(ABC):
         except BaseException:
             self.load_state_dict(remembered)
             raise
-        self.memory = {**self.memory, "dimension": cohort.dimension}
         return _guarded(step, cohort, seen)
 
     def step(self, cohort: Cohort) -> Step:
         """Return the rule's step for the clients that it sees."""
         found = self.direction(cohort)
+        self.memory = {**self.memory, "dimension": cohort.dimension}
         outcome = found.resized(cohort, self.length)
         if not self.certify:
             return Step(outcome.direction, None, outcome.look_ahead)
         certificate = self._certificate(cohort, outcome)
-        if cohort.knows_grams or (self.context is not None and self.context.measures_clients):
+        # A loop says when it wants them; otherwise they are there if they cost nothing.
+        context = self.context
+        if cohort.knows_grams if context is None else context.measures_clients:
             certificate = replace(certificate, products=_products(cohort, found))
         return Step(outcome.direction, certificate, outcome.look_ahead)
 
@@ -249,7 +251,8 @@ def _guarded(step: Step, cohort: Cohort, seen: Screening) -> Step:
     products = certificate.products
     if products is not None:
         rows = [row for row, client in enumerate(cohort.client_ids) if client in kept]
-        everybody = {"client_ids": cohort.client_ids, "gram": cohort.gram}
-        products = replace(products, **everybody, kept=torch.tensor(rows))
+        products = replace(
+            products, client_ids=cohort.client_ids, gram=cohort.gram, kept=torch.tensor(rows)
+        )
     certificate = replace(certificate, left_out=seen.left_out, products=products)
     return replace(step, certificate=certificate)

@@ -40,7 +40,7 @@ class Bulyan(Aggregator):
 
 def _near_median(rows: Tensor, count: int) -> Tensor:
     parts = []
-    for part in rows.split(_CHUNK, dim=1):
+    for part in torch.split(rows, _CHUNK, dim=1):
         ordered = part.sort(dim=0).values
         upper = len(rows) // 2
         median = (ordered[upper] + ordered[(len(rows) - 1) // 2]) / 2

@@ -33,5 +33,5 @@ class TrimmedMean(Aggregator):
 def middle_mean(rows: Tensor, cut: int) -> Tensor:
     """Return the mean of each column without its ``cut`` largest and smallest entries, (d,)."""
     kept = slice(cut, len(rows) - cut)
-    parts = [part.sort(dim=0).values[kept].mean(dim=0) for part in rows.split(_CHUNK, dim=1)]
+    parts = [part.sort(dim=0).values[kept].mean(dim=0) for part in torch.split(rows, _CHUNK, dim=1)]
     return torch.cat(parts)

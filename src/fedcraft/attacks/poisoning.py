@@ -66,8 +66,11 @@ class Backdoor(Attack):
     def patched(self, images: Tensor, all_images: Tensor) -> Tensor:
         """Return the images with the patch, as bright as the brightest pixel of the data."""
         marked = images.clone()
-        sides = (slice(self.patch),) * min(images.ndim - 1, 2)
-        marked[(..., *sides)] = all_images.max()
+        side = slice(self.patch)
+        if images.ndim > 2:
+            marked[..., side, side] = all_images.max()
+        else:
+            marked[:, side] = all_images.max()
         return marked
 
     def success(

@@ -46,7 +46,9 @@ class Gaussian(Attack):
     def updates(self, own: Tensor, honest: Tensor, draw: torch.Generator) -> Tensor:
         noise = torch.randn(own.shape, generator=draw, dtype=own.dtype)
         lengths = torch.linalg.vector_norm(own, dim=1, keepdim=True)
-        return self.factor * lengths * noise / torch.linalg.vector_norm(noise, dim=1, keepdim=True)
+        drawn = torch.linalg.vector_norm(noise, dim=1, keepdim=True)
+        sent: Tensor = noise * (self.factor * lengths / drawn)
+        return sent
 
 
 class FalseClaims(Attack):

@@ -128,7 +128,9 @@ class _Setup:
             **({} if attack is None else {"attack": str(stable(attack))}),
             "model": model_id,
         }
-        self.attackers = attack and Attackers.of(attack, len(federation), settings.seed)
+        self.attackers: Attackers | None = None
+        if attack is not None:
+            self.attackers = Attackers.of(attack, len(federation), settings.seed)
         buffers = {name: value.clone() for name, value in module.named_buffers()}
         self.buffers = buffers or None
         self.job = Job(

@@ -117,9 +117,15 @@ class Strategy(FlowerStrategy):
         **training: Unpack[TrainingKeys],
     ) -> None:
         chosen = _method_of(method, *positional)
-        rates = {"client_lr": client_lr, "server_lr": server_lr}
-        parts = {"local": local, "aggregator": aggregator, "server": server, "guard": guard}
-        self.method = _capped(chosen.overridden(**parts, **rates), guard)
+        changed = chosen.overridden(
+            local=local,
+            aggregator=aggregator,
+            server=server,
+            guard=guard,
+            client_lr=client_lr,
+            server_lr=server_lr,
+        )
+        self.method = _capped(changed, guard)
         self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
         self.min_train_nodes = min_train_nodes if fraction_train else 0
         self.min_evaluate_nodes = min_evaluate_nodes if fraction_evaluate else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from fedcraft.report.extras import needs
@@ -34,8 +35,10 @@ def _of_run(run: Run) -> list[dict[str, Any]]:
     table = run.frame("cohorts")
     if table.empty or not set(_COLUMNS) <= set(table.columns):
         return []
-    rounds = Counter(client for record in run.records for client in record.get("clients", ()))
-    names = run.names("owners")
+    rounds: Counter[Any] = Counter(
+        client for record in run.records for client in record.get("clients", ())
+    )
+    names: Mapping[Any, str] = run.names("owners")
     found = [
         {**_client(rows, rounds[client]), "client": names.get(client, str(client))}
         for client, rows in table.groupby("client")
@@ -61,4 +64,5 @@ def _client(rows: pd.DataFrame, rounds: int) -> dict[str, Any]:
 
 def _conspicuous(row: dict[str, Any]) -> bool:
     often = row["left_out"] >= _SEEN and row["share"] >= _SHARE
-    return often or (row["measured"] >= _SEEN and row["agreement"] < _AGAINST)
+    against = row["measured"] >= _SEEN and row["agreement"] < _AGAINST
+    return bool(often or against)

@@ -152,9 +152,13 @@ def _preset(
 ) -> Preset:
     base = {**_PROTOCOL["common"], **_PROTOCOL["problems"][problem], **(keys or {})}
     named = runs or [{"method": method} for method in METHODS]
-    attacked = [run | ({"attack": attack} if attack else {}) for attack in attacks for run in named]
+    attacked = [{**run, **_under(attack)} for attack in attacks for run in named]
     variants = tuple(variant for run in attacked for variant in _at_rates(run))
     return Preset(name=name, base=base, variants=variants, **rest)
+
+
+def _under(attack: Keys) -> Keys:
+    return {"attack": attack} if attack else {}
 
 
 def _at_rates(run: Keys) -> Iterator[Keys]:
