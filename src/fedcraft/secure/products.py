@@ -83,6 +83,8 @@ class SecretProducts:
 
     def summed(self) -> set[ClientId]:
         """The clients whose updates are in some sum."""
+        if not self.known:
+            return set()
         counted = torch.stack([known.coefficients for known in self.known]).any(0).any(0)
         pairs = zip(self._round.clients, counted.tolist(), strict=True)
         return {client for client, inside in pairs if inside}
