@@ -23,8 +23,8 @@ from fedcraft.flower import Strategy, client_app
 sys.path.insert(0, str(APPS / "secure"))
 from secure_app import task
 
-ROUNDS = 8
-KILLED = 11  # the sum in whose request the first ServerApp dies: in round 6
+ROUNDS = 9
+KILLED = 11  # the sum in whose request the first ServerApp dies: in round 9
 PATIENCE = 1500
 
 pytestmark = pytest.mark.slow

@@ -186,6 +186,7 @@ def test_clients_limit_products_sums_and_the_size_of_the_crowd():
     limits = Limits(most_sums=1, least_clients=5)
     client = SecureClient(limits)
     said = {"occasion": as_array(b"1"), "sketch": np.array(8), "fold": np.array(256)}
+    said["bound"] = np.array(0.0)
     with pytest.raises(RefusedError, match="agreed to at most 1, asked for 2"):
         client.keys({**said, "sums": np.array(2)})
     public = client.keys({**said, "sums": np.array(1)})["public"]

@@ -17,7 +17,8 @@ def clipped(updates: Tensor, most: float) -> Tensor:
     """Shorten every row of (m, d), or a single vector, that is longer than ``most``."""
     norms = torch.linalg.vector_norm(updates, dim=-1, keepdim=True, dtype=torch.float64)
     factors = (most / norms.clamp(min=torch.finfo(torch.float64).tiny)).clamp(max=1)
-    return updates * factors.to(updates.dtype)
+    shortened: Tensor = updates * factors.to(updates.dtype)
+    return shortened
 
 
 def client_noise(privacy: Privacy, least_clients: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from fedcraft.errors import FedcraftError
 from fedcraft.secure.primitives import digest
 from fedcraft.updates import ClientId
 
-Message = Mapping[str, NDArray[np.generic]]
+Message = Mapping[str, NDArray[Any]]
 """What is sent: named arrays."""
 
 Floats = NDArray[np.float64]

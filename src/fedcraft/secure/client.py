@@ -101,9 +101,8 @@ class SecureClient:
         if not np.array_equal(public[me], own):
             raise RefusedError("public: the server gave this client's keys away as another's")
         if len(public) < self.limits.least_clients:
-            raise RefusedError(
-                f"clients: expected {self.limits.least_clients}, found {len(public)}"
-            )
+            least = self.limits.least_clients
+            raise RefusedError(f"clients: expected {least} or more, found {len(public)}")
         self._hear("shares", said)
         near = neighbours(public, me, int(said["neighbours"]))
         holders = sorted([*near, me])

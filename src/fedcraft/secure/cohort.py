@@ -45,11 +45,11 @@ class SecretCohort(Cohort):
         )
 
     @property
-    def gram(self) -> Tensor:  # type: ignore[override]
+    def gram(self) -> Tensor:
         return self.grams.sum(0)
 
     @property
-    def square_norms(self) -> Tensor:  # type: ignore[override]
+    def square_norms(self) -> Tensor:
         self._require_products()
         return self._by_layout(self._norms.square())
 

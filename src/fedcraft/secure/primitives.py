@@ -95,12 +95,12 @@ class Keystream:
 
     def read(self, size: int) -> Bytes:
         """Return the next bytes."""
-        found = np.empty(size + 15, dtype=np.uint8)  # the cipher asks for a block's room
+        found = bytearray(size + 15)  # the cipher asks for a block's room
         zeros = bytes(min(size, _CHUNK))
         for start in range(0, size, _CHUNK):
             part = zeros[: size - start]
             self._stream.update_into(part, memoryview(found)[start : start + len(part) + 15])
-        return found[:size]
+        return np.frombuffer(found, np.uint8, count=size)
 
 
 def as_array(content: bytes) -> Bytes:

@@ -83,6 +83,8 @@ class SecretProducts:
 
     def summed(self) -> set[ClientId]:
         """The clients whose updates are in some sum."""
+        if not self.known:
+            return set()
         counted = torch.stack([known.coefficients for known in self.known]).any(0).any(0)
         pairs = zip(self._round.clients, counted.tolist(), strict=True)
         return {client for client, inside in pairs if inside}
@@ -134,7 +136,8 @@ class SecretProducts:
         if not self.known:
             return torch.zeros(0, dtype=torch.float64)
         columns = torch.stack([known.coefficients[layer, list(rows)] for known in self.known], 1)
-        return torch.linalg.pinv(columns, rtol=1e-10) @ wanted
+        factors: Tensor = torch.linalg.pinv(columns, rtol=1e-10) @ wanted
+        return factors
 
     def _allowed(
         self,
@@ -223,7 +226,7 @@ def _updated(estimate: Tensor, columns: Tensor, measured: Tensor) -> Tensor:
     images = estimate @ columns
     inner = torch.linalg.pinv(columns.T @ images, hermitian=True, rtol=1e-12)
     outer = torch.linalg.pinv(curvature, hermitian=True, rtol=1e-12)
-    found = estimate - images @ inner @ images.T + measured @ outer @ measured.T
+    found: Tensor = estimate - images @ inner @ images.T + measured @ outer @ measured.T
     return (found + found.T) / 2
 
 

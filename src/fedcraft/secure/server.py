@@ -143,14 +143,14 @@ class MaskedRound:
         keys = {
             client: np.asarray(replies[client]["public"], np.uint8)
             for client in clients
-            if client in replies and np.shape(replies[client].get("public")) == shape
+            if client in replies and _shape(replies[client], "public") == shape
         }
         _require(len(keys), 2, "keys")
         return keys
 
     def _shares(self) -> dict[int, list[bytes]]:
         """Collect what every client has sealed for every other."""
-        said = {
+        said: Message = {
             "public": self._public,
             "names": np.array([name_of(client) for client in self._roster], np.uint64),
             "neighbours": np.array(self._options.neighbours),
@@ -192,10 +192,10 @@ class MaskedRound:
             place
             for place in members
             if place in replies
-            and np.shape(replies[place].get("sketch")) == shape
-            and np.shape(replies[place].get("norms")) == (layers,)
-            and np.isfinite(replies[place]["sketch"]).all()  # type: ignore[call-overload]
-            and np.isfinite(replies[place]["norms"]).all()  # type: ignore[call-overload]
+            and _shape(replies[place], "sketch") == shape
+            and _shape(replies[place], "norms") == (layers,)
+            and np.isfinite(replies[place]["sketch"]).all()
+            and np.isfinite(replies[place]["norms"]).all()
             and accept(self._roster[place], replies[place])
         ]
         _require(len(good), 2, "sketch")
@@ -259,6 +259,11 @@ class MaskedRound:
                 mask = point.mask(pair_mask(shared, masks))
                 total = point.add(total, mask, -1 if j < place else 1)
         return total
+
+
+def _shape(message: Message, name: str) -> tuple[int, ...]:
+    """The shape of an array that may be missing."""
+    return tuple(message[name].shape) if name in message else (-1,)
 
 
 def _require(found: int, needed: int, stage: Stage) -> None:

@@ -16,7 +16,7 @@ from fedcraft.secure.agreement import Message, RefusedError
 from fedcraft.secure.client import Limits, SecureClient, scaled_rows
 from fedcraft.secure.cohort import SecretCohort, aggregate_secretly
 from fedcraft.secure.fixed_point import FixedPoint
-from fedcraft.secure.options import Secure, Stage
+from fedcraft.secure.options import STAGES, Secure, Stage
 from fedcraft.secure.primitives import digest
 from fedcraft.secure.products import SecretProducts
 from fedcraft.secure.server import MaskedRound, Private, RoundFailed, SecretRound
@@ -90,8 +90,8 @@ class ArithmeticRound:
         random: np.random.Generator,
     ) -> None:
         self._random, self._options = random, options
-        kept = range(len(clients))
-        for stage in ("keys", "shares", "sketch"):
+        kept = list(range(len(clients)))
+        for stage in STAGES[:3]:
             kept = self._present(stage, kept)
         if len(kept) < 2:
             raise RoundFailed(f"stage sketch: {len(kept)} good answers, and 2 are needed")

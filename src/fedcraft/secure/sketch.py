@@ -95,7 +95,8 @@ def _folded(rows: Tensor, stream: Keystream, length: int) -> Tensor:
 def _orthogonal(stream: Keystream, size: int) -> Tensor:
     """A uniformly distributed orthogonal matrix: QR of a normal one, with R's signs taken out."""
     base, upper = torch.linalg.qr(_normal(stream, size, size).to(torch.float64))
-    return (base * torch.sign(torch.diagonal(upper))).to(torch.float32)
+    uniform: Tensor = (base * torch.sign(torch.diagonal(upper))).to(torch.float32)
+    return uniform
 
 
 def _normal(stream: Keystream, rows: int, columns: int) -> Tensor:

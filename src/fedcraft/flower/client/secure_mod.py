@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedcraft.flower.messages import keys
@@ -91,7 +91,7 @@ def _update(content: RecordDict) -> torch.Tensor:
     return torch.from_numpy(open_array(found[keys.ROW]).copy())
 
 
-def _model_name(records: dict[str, ArrayRecord]) -> str:
+def _model_name(records: Iterable[str]) -> str:
     names = [n for n in records if n not in (wire.SAID, wire.MINE, keys.INITIAL)]
     if len(names) != 1:
         raise RefusedError(f"train: expected one model, found {names}")
