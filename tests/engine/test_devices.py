@@ -13,6 +13,7 @@ from fedcraft.methods import method
 
 DEVICE = torch.device("meta")  # where nothing can be computed: what the mode misses fails
 _COPIES = ("aten::copy_", "aten::_to_copy")
+_INDEXING = ("aten::index", "aten::index_put_")  # their second argument may be on the CPU
 _PRODUCTS = ("aten::mm", "aten::addmm", "aten::addmm_", "aten::linear", "aten::convolution")
 
 
@@ -41,7 +42,8 @@ class PretendedDevice(TorchDispatchMode):
         moved = kwargs.get("device") == DEVICE
         if moved:
             kwargs["device"] = torch.device("cpu")
-        used = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]
+        operands = (args[0], *args[2:]) if name in _INDEXING else args
+        used = [t for t in tree_flatten((operands, kwargs))[0] if isinstance(t, torch.Tensor)]
         known = [self.holds(t) for t in used if t.ndim and t.numel()]
         if any(known) and not all(known) and name not in _COPIES:
             raise RuntimeError(f"{name}: expected all tensors on one device, found two")
