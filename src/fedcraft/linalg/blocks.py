@@ -152,7 +152,7 @@ def _narrow_gram(block: Tensor) -> Tensor:
     rest = block[:, whole:]
     gram = (rest @ rest.T).to(torch.float64)
     for piece in torch.split(block[:, :whole], _BATCH * _NARROW, dim=1):
-        stack = piece.unflatten(1, (-1, _NARROW)).transpose(0, 1)
+        stack = piece.view(len(piece), -1, _NARROW).transpose(0, 1)
         gram += torch.bmm(stack, stack.mT).sum(0, dtype=torch.float64)
     return gram
 

@@ -76,7 +76,8 @@ def seeded(seed: int) -> Iterator[None]:
     For code that cannot take a generator: initialisation and dropout. Those of GPUs are touched
     only in processes that use one.
     """
-    gpus = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    gpus = list(range(torch.cuda.device_count())) if used else []
     with torch.random.fork_rng(devices=gpus):
         torch.default_generator.manual_seed(seed)
         if gpus:
