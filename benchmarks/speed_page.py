@@ -79,7 +79,8 @@ def _aggregation_row(row: Row, rivals: tuple[str, ...]) -> Iterator[str]:
     yield f"{craft / seconds['floor']:.2f}"
     yield f"{100 * (craft / bare - 1):+.0f} %"
     yield from (f"{seconds[name] / craft:.1f}" if name in seconds else "" for name in rivals)
-    yield from (f"{error:.0e}" for error in worst(row) or ()) if row["layers"] else ("", "")
+    errors = worst(row) if "layers" in row else row["errors"]  # files of the first version
+    yield from (f"{error:.0e}" for error in errors) if errors else ("", "")
 
 
 def _steps(rows: list[Row]) -> str:

@@ -47,7 +47,7 @@ def _steps(network: str, kind: str) -> Callable[[], Any]:
 
     def step() -> None:
         optimiser.zero_grad()
-        cross_entropy(module(inputs), labels).backward()
+        cross_entropy(module(inputs), labels).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
 
     return step
@@ -68,7 +68,9 @@ def compete(network: str, turns: int) -> dict[str, Any]:
     """Return the medians of both contestants and the median ratio, after two steps to warm up."""
     command = [sys.executable, "-m", "benchmarks.steps", "--serve", network]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    both = {kind: subprocess.Popen([*command, kind], **pipes) for kind in ("eager", "fedcraft")}
+    both: dict[str, Any] = {
+        kind: subprocess.Popen([*command, kind], **pipes) for kind in ("eager", "fedcraft")
+    }
     answers: dict[str, list[list[float]]] = {kind: [] for kind in both}
     for _ in range(turns + 2):
         for kind, process in both.items():

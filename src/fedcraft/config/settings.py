@@ -107,8 +107,8 @@ class Settings(BaseModel):
     """How worker processes are started; auto forks where that is safe."""
     device: Device = Field(
         default="auto",
-        description="Where the executor vectorized trains: cpu, cuda, or auto for cuda where there "
-        "is one. The other executors use the CPU.",
+        description="Where clients train: cpu, cuda, or auto for cuda where there is one. The "
+        "executor ray uses the CPU.",
     )
     ray_address: str | None = Field(default=None, min_length=1)
     """Cluster of the executor ray: HOST:PORT, auto, or local; RAY_ADDRESS if left out."""

@@ -127,11 +127,11 @@ def without_vanishing(grams: Tensor, dtype: torch.dtype) -> Tensor:
 def _pieces(block: Tensor, precise: bool) -> Iterator[Tensor]:
     """Yield pieces of columns; if ``precise``, in a float64 buffer that the next one overwrites."""
     if not precise or block.dtype == torch.float64:
-        yield from block.split(_WIDTH, dim=1)
+        yield from torch.split(block, _WIDTH, dim=1)
         return
     width = max(_NARROW // 2, min(_WIDTH, _IN_CACHE // block.shape[0], block.shape[1]))
     buffer = block.new_empty(block.shape[0], width, dtype=torch.float64)
-    for piece in block.split(width, dim=1):
+    for piece in torch.split(block, width, dim=1):
         yield buffer[:, : piece.shape[1]].copy_(piece)
 
 
@@ -151,8 +151,8 @@ def _narrow_gram(block: Tensor) -> Tensor:
     whole = block.shape[1] // _NARROW * _NARROW
     rest = block[:, whole:]
     gram = (rest @ rest.T).to(torch.float64)
-    for piece in block[:, :whole].split(_BATCH * _NARROW, dim=1):
-        stack = piece.unflatten(1, (-1, _NARROW)).transpose(0, 1)
+    for piece in torch.split(block[:, :whole], _BATCH * _NARROW, dim=1):
+        stack = piece.view(len(piece), -1, _NARROW).transpose(0, 1)
         gram += torch.bmm(stack, stack.mT).sum(0, dtype=torch.float64)
     return gram
 
@@ -175,7 +175,7 @@ def _numpy_threads(rows: Tensor) -> AbstractContextManager[Any]:
 
 @cache
 def _openblas() -> Any:
-    from threadpoolctl import ThreadpoolController
+    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
     return ThreadpoolController().select(internal_api="openblas")
 
@@ -183,7 +183,7 @@ def _openblas() -> Any:
 def _dots(block: Tensor, vector: Tensor) -> Tensor:
     """X v, pieces added up in float64."""
     width = 2 * _WIDTH if len(block) >= _FEW else 8 * _WIDTH
-    pairs = zip(block.split(width, dim=1), vector.split(width), strict=True)
+    pairs = zip(torch.split(block, width, dim=1), torch.split(vector, width), strict=True)
     parts = [torch.mv(piece, part) for piece, part in pairs]
     return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0, dtype=torch.float64)
 

@@ -74,12 +74,17 @@ def build(
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's global CPU generator inside the block and restore it after.
+    """Seed torch's global generators inside the block and restore them after.
 
-    For code that cannot take a generator: initialisation and dropout.
+    For code that cannot take a generator: initialisation and dropout. Those of GPUs are touched
+    only in processes that use one.
     """
-    with torch.random.fork_rng(devices=[]):
+    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    gpus = list(range(torch.cuda.device_count())) if used else []
+    with torch.random.fork_rng(devices=gpus):
         torch.default_generator.manual_seed(seed)
+        if gpus:
+            torch.cuda.manual_seed_all(seed)
         yield
 
 

@@ -98,7 +98,7 @@ def trainable(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 def _storage(vector: Tensor | None, size: int, example: Tensor) -> Tensor:
     if vector is None:
-        return torch.empty(size, dtype=example.dtype, device=example.device)
+        return example.detach().new_empty(size)
     fits = vector.shape == (size,) and vector.is_contiguous() and vector.dtype == example.dtype
     if not fits or vector.device != example.device:
         raise InputError(

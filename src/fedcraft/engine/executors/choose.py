@@ -24,11 +24,11 @@ _SMALL_MODEL = 2**14  # parameters
 
 
 def device_of(settings: Settings) -> torch.device:
-    """Return where groups of clients are trained."""
+    """Return where clients are trained: the GPU if there is one, unless ``device`` says cpu."""
     wanted = settings.device
     if wanted == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device: expected 'cpu' or 'auto', found 'cuda', but torch sees no GPU")
-    if wanted == "cpu" or settings.executor in ("serial", "processes", *ADAPTERS):
+    if wanted == "cpu" or settings.executor in ADAPTERS:
         return torch.device("cpu")
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -72,9 +72,10 @@ def make_executor(
     if name == "serial" or (name == "vectorized" and alone):
         workspace.keep_states_private()
         return SerialExecutor(UnitRunner(job, workspace), stop_requested)
-    return ProcessExecutor(
-        job, workspace, settings.worker_count, stop_requested, settings.start_method
-    )
+    method = settings.start_method
+    if job.device.type != "cpu" and method == "auto":
+        method = "spawn"  # a forked process cannot use CUDA
+    return ProcessExecutor(job, workspace, settings.worker_count, stop_requested, method)
 
 
 def _can_group(settings: Settings, job: Job) -> bool:

@@ -35,12 +35,16 @@ class UnitFailure(NamedTuple):
 
 
 class UnitRunner:
-    """Runs units with one model, reset in place for each; reads and writes only the workspace."""
+    """Runs units with one model, reset in place for each; reads and writes only the workspace.
+
+    Model and samples are on the job's device for good; the workspace is in the CPU's memory.
+    """
 
     def __init__(self, job: Job, workspace: Workspace) -> None:
-        self.job, self.workspace = job, workspace
+        self.job, self.workspace = replace(job, tensors=job.tensors.to(job.device)), workspace
+        self._device = job.device
         # Later only the mode of the root is checked, so all parts must start in the same mode.
-        self.model = scratch_model(copy.deepcopy(job.module).train())
+        self.model = scratch_model(copy.deepcopy(job.module).train().to(job.device))
         self._group: GroupTrainer | None = None
         self._shards: dict[tuple[str, ...], list[Shard]] = {}
         self._actions = {
@@ -68,15 +72,18 @@ class UnitRunner:
 
     def _train(self, command: Command, slot: int) -> None:
         started = perf_counter()
-        task = self._task(command, slot)
-        result = self.job.objective.train(self.model, task, self.workspace.updates[slot])
+        task, row = self._task(command, slot), self.workspace.updates[slot]
+        out = row if self._on_cpu else torch.empty_like(task.theta)
+        result = self.job.objective.train(self.model, task, out)
+        if out is not row:
+            row.copy_(out)
         self._report(slot, result, perf_counter() - started)
 
     def _train_group(self, command: Command, unit: int) -> None:
         started = perf_counter()
         members, first = int(self.workspace.group_slots[-1]), unit * command.group
         slots = self.workspace.group_slots[first : min(first + command.group, members)].tolist()
-        tasks = [self._task(command, slot) for slot in slots]
+        tasks = [self._cpu_task(command, slot) for slot in slots]
         if self._group is None:
             self._group = make_group_trainer(self.job.objective, self.job.module, self.job.device)
         if self._group is None:
@@ -90,8 +97,8 @@ class UnitRunner:
 
     def _report(self, slot: int, result: LocalResult, seconds: float) -> None:
         workspace = self.workspace
-        workspace.after.put(slot, result.state)
-        workspace.buffers.put(slot, result.buffers)
+        workspace.after.put(slot, self._back(result.state))
+        workspace.buffers.put(slot, self._back(result.buffers))
         loss = float("nan") if result.loss is None else result.loss
         # A sum is finite unless the row holds NaN or Inf, or is about to overflow anyway.
         total = float(workspace.updates[slot].sum())
@@ -136,7 +143,36 @@ class UnitRunner:
             self._shards[command.splits] = self.job.shards(command.splits)
         return self._shards[command.splits][unit]
 
+    @property
+    def _on_cpu(self) -> bool:
+        return self._device.type == "cpu"
+
     def _task(self, command: Command, slot: int) -> LocalTask:
+        """Return a client's task with its tensors on the device."""
+        task = self._cpu_task(command, slot)
+        if self._on_cpu:
+            return task
+        return replace(
+            task,
+            theta=task.theta.to(self._device),
+            initial=None if task.initial is None else task.initial.to(self._device),
+            state=self._placed(task.state),
+            buffers=self._placed(task.buffers),
+        )
+
+    def _placed(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor] | None:
+        return tensors and {name: value.to(self._device) for name, value in tensors.items()}
+
+    def _back(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor] | None:
+        """Return tensors in the CPU's memory."""
+        if self._on_cpu or not tensors:
+            return tensors
+        return {
+            name: torch.empty(value.shape, dtype=value.dtype).copy_(value)
+            for name, value in tensors.items()
+        }
+
+    def _cpu_task(self, command: Command, slot: int) -> LocalTask:
         client = int(self.workspace.clients[slot])
         state, sent = without_sent(self.workspace.before.get(slot))
         return LocalTask(

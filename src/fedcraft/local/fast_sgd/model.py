@@ -16,8 +16,12 @@ _aten = torch.ops.aten
 
 
 def scratch_model(module: nn.Module) -> FlatModel:
-    """Return the fastest scratch model for ``module``, which is changed in place."""
-    if fast_layers(module) is not None:
+    """Return the fastest scratch model for ``module``, which is changed in place.
+
+    The hand-written steps are for CPUs.
+    """
+    on_cpu = next(module.parameters()).device.type == "cpu"
+    if on_cpu and fast_layers(module) is not None:
         return SequentialModel(module)
     convolves = any(isinstance(part, nn.Conv2d) for part in module.modules())
     return ImageModel(module) if convolves else FlatModel(module)
