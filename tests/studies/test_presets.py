@@ -46,6 +46,8 @@ RUN_IDS = {
     "ditto-cifar10-short": "58e7a3d4",
     "auto-cifar10-cnn": "c20f6d71",
     "auto-femnist": "d3168aaa",
+    "robustness": "169fe6d3",
+    "robustness-cifar10-cnn": "f5212a3f",
 }
 
 
