@@ -30,7 +30,7 @@ def _steps(network: str, kind: str) -> Callable[[], Any]:
     import torch
     from torch.nn.functional import cross_entropy
 
-    from fedcraft.engine.numerics import keep_freed_memory, one_thread
+    from fedcraft.linalg.numerics import keep_freed_memory, one_thread
     from fedcraft.local.fast_sgd.model import scratch_model
     from fedcraft.models import build
 

@@ -48,6 +48,8 @@ RUN_IDS = {
     "auto-femnist": "d3168aaa",
     "family-femnist": "faf61bfe",
     "family-femnist-personal": "f98fe1e2",
+    "robustness": "169fe6d3",
+    "robustness-cifar10-cnn": "f5212a3f",
 }
 
 

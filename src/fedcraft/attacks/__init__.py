@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedcraft.attacks.base import Attack, Attackers
+from fedcraft.attacks.base import Attack, Attackers, left_out_shares
 from fedcraft.registry import build
 
-__all__ = ["ATTACKS", "Attack", "Attackers", "attack"]
+__all__ = ["ATTACKS", "Attack", "Attackers", "attack", "left_out_shares"]
 
 ATTACKS: dict[str, str] = {
     "sign_flip": "fedcraft.attacks.simple:SignFlip",

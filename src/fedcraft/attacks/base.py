@@ -79,18 +79,6 @@ class Attackers:
         """Mark the hostile ones among a round's clients."""
         return np.isin(clients, self.clients)
 
-    def left_out_shares(self, rounds: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
-        """Return which share of the honest and of the hostile updates a guard has left out."""
-        hostile = set(self.clients.tolist())
-        sent, left_out = {True: 0, False: 0}, {True: 0, False: 0}
-        for row in rounds:
-            absent = set(row.get("left_out", ()))
-            for client in row["clients"]:
-                sent[client in hostile] += 1
-                left_out[client in hostile] += client in absent
-        kinds = {"honest": False, "hostile": True}
-        return {name: left_out[k] / sent[k] if sent[k] else None for name, k in kinds.items()}
-
     def forge(self, clients: NDArray[np.int64], updates: Tensor, round_index: int) -> list[int]:
         """Put what hostile clients send into their rows of the round's updates; return the rows."""
         marked = torch.from_numpy(self.places(clients))
@@ -102,3 +90,18 @@ class Attackers:
         updates[marked] = self.attack.updates(own, honest, draw).to(updates)
         rows: list[int] = torch.nonzero(marked).flatten().tolist()
         return rows
+
+
+def left_out_shares(
+    rounds: Iterable[Mapping[str, Any]], attackers: Attackers | None
+) -> dict[str, float | None]:
+    """Return which share of the honest and of the hostile updates a guard has left out."""
+    hostile = set() if attackers is None else set(attackers.clients.tolist())
+    sent, left_out = {True: 0, False: 0}, {True: 0, False: 0}
+    for row in rounds:
+        absent = set(row.get("left_out", ()))
+        for client in row["clients"]:
+            sent[client in hostile] += 1
+            left_out[client in hostile] += client in absent
+    kinds = {"honest": False, "hostile": True}
+    return {name: left_out[k] / sent[k] if sent[k] else None for name, k in kinds.items()}

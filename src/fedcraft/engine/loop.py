@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from fedcraft.aggregators import Certificate
-from fedcraft.attacks import Attackers
+from fedcraft.attacks import Attackers, left_out_shares
 from fedcraft.attacks.poisoning import Backdoor
 from fedcraft.config.settings import Settings
 from fedcraft.engine.callbacks import Callback
@@ -218,13 +218,12 @@ class Loop:
         self.callback.on_evaluate(self.round, scores)
 
     def _attack_row(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return what a simulated attack has come to: whom the guard caught, the backdoor."""
-        if self.attackers is None:
-            return {}
+        """Return whom the guard has left out so far, and whether a backdoor works."""
         found: dict[str, Any] = {}
         if self.server.aggregator.guard is not None:
-            found["left_out_shares"] = self.attackers.left_out_shares([*self.writer.rows, row])
-        if isinstance(self.attackers.attack, Backdoor):
+            rounds = [*self.writer.rows, row]
+            found["left_out_shares"] = left_out_shares(rounds, self.attackers)
+        if self.attackers is not None and isinstance(self.attackers.attack, Backdoor):
             predict = self.clients.predictor(self.server.output, self.server.buffers)
             job = self.clients.job
             rows = job.federation.test.indices

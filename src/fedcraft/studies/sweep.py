@@ -23,7 +23,7 @@ from fedcraft.runs.select import Judge, Problem, Setting, group
 from fedcraft.runs.summary import rows
 from fedcraft.studies.plan import Plan, run_id
 from fedcraft.studies.run import place
-from fedcraft.studies.runner import Runner, RunOutcome, run_all, run_here, terminable
+from fedcraft.studies.runner import ChildPool, Runner, RunOutcome, run_all, run_here, terminable
 from fedcraft.studies.tracking import require_tracking
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def sweep(
     planned = _plan(plan)
     folder = _folder(new_folder("runs/sweep" if out is None else out))
     configs = _for_one_process(planned.configs())
-    if runner is run_all:  # a cluster may have data that this machine does not have
+    if runner is run_all or isinstance(runner, ChildPool):  # a cluster may have other data
         _require_ready([c for c in configs if not Run(folder / run_id(c)).done])
     results = [_place(folder, config) for config in configs]
     objects = {run.directory: c.objects for run, c in zip(results, configs, strict=True)}
