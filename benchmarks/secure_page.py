@@ -15,6 +15,8 @@ from benchmarks.pages import filled, table
 PAGE = Path("docs/privacy.md")
 STEPS = Path("results/benchmarks/secure-steps.json")
 COST = Path("results/benchmarks/secure-cost.json")
+ACCURACY = Path("results/benchmarks/secure-accuracy.json")
+PRIVACY = Path("results/benchmarks/privacy-cost.json")
 
 
 def steps_table() -> str:
@@ -59,9 +61,43 @@ def cost_table() -> str:
     return table(heads, rows)
 
 
+def accuracy_table() -> str:
+    """Final accuracy in the plain and in the secure way, over the seeds that have both."""
+    rows = json.loads(ACCURACY.read_text())
+    found: dict[tuple[str, str], dict[bool, dict[int, float]]] = {}
+    for row in rows:
+        ways = found.setdefault((row["dataset"], row["method"]), {False: {}, True: {}})
+        ways[bool(row["secure"])][row["seed"]] = row["mean"]
+    lines = []
+    for (dataset, method), ways in found.items():
+        seeds = sorted(ways[False].keys() & ways[True].keys())
+        if seeds:
+            plain, secure = (sum(ways[way][s] for s in seeds) / len(seeds) for way in (False, True))
+            difference = f"{secure - plain:+.3f}"
+            lines.append(
+                (f"{dataset}, {method}", len(seeds), f"{plain:.3f}", f"{secure:.3f}", difference)
+            )
+    return table(("data, method", "seeds", "plain", "secure", "difference"), lines)
+
+
+def privacy_table() -> str:
+    """Accuracy by budget."""
+    lines = [
+        (row["budget"], f"{row['noise']:.2g}", f"{row['mean']:.3f}", f"{row['worst10']:.3f}")
+        for row in json.loads(PRIVACY.read_text())
+    ]
+    return table(("epsilon", "noise z", "mean accuracy", "worst 10 %"), lines)
+
+
 def page() -> str:
-    """The page with both tables."""
-    return filled(PAGE, {"secure-steps": steps_table(), "secure-cost": cost_table()})
+    """The page with all its tables."""
+    blocks = {
+        "secure-steps": steps_table(),
+        "secure-accuracy": accuracy_table(),
+        "secure-cost": cost_table(),
+        "privacy-cost": privacy_table(),
+    }
+    return filled(PAGE, blocks)
 
 
 def main() -> None:

@@ -20,6 +20,8 @@ from fedcraft.errors import ConfigError, FedcraftError, InputError, StateError
 from fedcraft.privacy import Accountant, Privacy, noise_for
 from fedcraft.privacy.accounting import gaussian_epsilon, sampled_epsilon
 from fedcraft.privacy.mechanism import client_noise, clipped, privatised, server_noise
+from fedcraft.report.sections import run_list
+from fedcraft.runs.select import group
 
 DELTA = 1e-5
 SMALL: dict[str, Any] = {
@@ -190,6 +192,9 @@ def test_a_run_reports_its_budget_and_stops_before_it_is_exceeded(tmp_path):
     counts = np.bincount(np.concatenate([row["clients"] for row in rows]))
     expected = gaussian_epsilon(5.0, int(counts.max()), DELTA)
     assert rows[-1]["privacy"]["epsilon"] == pytest.approx(expected)
+    (problem,) = group([done])
+    (shown,) = run_list(problem)
+    assert shown["reason"].endswith(f"epsilon {expected:.3g} at delta 1e-05")
     limit = gaussian_epsilon(5.0, 1, DELTA) * 1.01
     stopped = fedcraft.run(
         SMALL, method="craft", privacy={**table, "epsilon": limit}, out=tmp_path / "limited"

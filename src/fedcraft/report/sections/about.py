@@ -56,10 +56,16 @@ def _run_row(entry: Entry, run: Run, root: Path) -> dict[str, Any]:
         "server_lr": _text(run.values.get("server_lr", "–")),
         "rounds": f"{run.last_round} / {run.values.get('rounds', '?')}",
         "state": run.state,
-        "reason": str(run.status.get("reason") or ""),
+        "reason": "; ".join(filter(None, [str(run.status.get("reason") or ""), _budget(run)])),
         "mean": f"{mean:.3f}" if math.isfinite(mean) else "–",
         "shown": run in entry.runs,
     }
+
+
+def _budget(run: Run) -> str:
+    """The privacy budget that a run has spent, if it counts one."""
+    spent = [row["privacy"] for row in run.records if "privacy" in row]
+    return f"epsilon {spent[-1]['epsilon']:.3g} at delta {spent[-1]['delta']:g}" if spent else ""
 
 
 def _common_folder(paths: list[Path]) -> Path:
