@@ -132,7 +132,7 @@ def _refuse_word(word: str) -> None:
     if word in keys:
         raise ConfigError(f"command line: {word} is a key. Give it a value: {word}=VALUE")
     for key in ("method", "dataset", "model"):
-        if word in keys[key]:
+        if word in (keys[key] or ()):
             raise ConfigError(
                 f"command line: {word} is the name of a {key}, found where a file is expected. "
                 f"Write {key}={word}"

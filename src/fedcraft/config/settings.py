@@ -126,7 +126,7 @@ class Settings(BaseModel):
     evaluate_batch: Count = 128
     """Samples per forward pass in an evaluation; lower it if memory is short."""
     diagnostics_every: Period = 10
-    """Rounds between rows by layer and client in conflicts.csv, cohorts.csv, cosines.csv; 0: none."""
+    """Rounds between rows in conflicts.csv, cohorts.csv and, by layer, cosines.csv; 0 for none."""
     checkpoint_every: Period = 50
     """Rounds between checkpoints; 0 to use only checkpoint_minutes."""
     checkpoint_minutes: Annotated[float, Field(ge=0, le=1e6)] = 5.0
