@@ -11,7 +11,7 @@ export FLWR_TELEMETRY_ENABLED ?= 0
 export RAY_USAGE_STATS_ENABLED ?= 0
 export NO_MKDOCS_2_WARNING ?= 1
 
-.PHONY: run test check bench docs setup release clean help
+.PHONY: run test test-federation check bench docs setup release clean help
 
 help:
 	@echo "make run    compare CRAFT and craft-auto with FedAvg, FedAvgM and ConFIG on real data (no network needed)"
@@ -24,6 +24,9 @@ run: $(RUN_STAMP)
 
 test: $(DEV_STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+test-federation: $(DEV_STAMP)
+	$(BIN)/python -m pytest -q -m federation
 
 check: $(DEV_STAMP)
 	$(BIN)/ruff check --no-cache src tests benchmarks  # a stale cache once hid an error

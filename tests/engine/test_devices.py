@@ -76,7 +76,9 @@ def network():
 def test_every_product_of_a_client_is_on_the_device(
     name, federation, network, settings, monkeypatch
 ):
-    choice = settings(rounds=2, executor="serial", evaluate_every=1, nonfinite="drop")
+    choice = settings(
+        rounds=2, executor="serial", evaluate_every=1, nonfinite="drop", diagnostics_every=0
+    )
     expected = run(method(name), federation, network, choice)
     monkeypatch.setattr(simulation, "device_of", lambda _: DEVICE)
     monkeypatch.setattr(simulation, "warn_of_python_state", lambda *_: None)  # tries the CPU

@@ -17,7 +17,9 @@ values = torch.arange(1e6)
 total = 0
 for step in range(60):
     before = before if step > 10 else faults()
-    total = total + (values * 2).sum()
+    layers = [values * k for k in range(8)]
+    total = total + sum(layer.sum() for layer in layers)
+    del layers
 print(faults() - before, total.item())
 """
 
@@ -38,6 +40,5 @@ def _run(keep):
 def test_a_process_keeps_what_it_frees_unless_told_not_to():
     (kept, same), (fetched, total) = _run("1"), _run("0")
     assert same == total
-    # 50 tensors of 4 MB are 50,000 pages of 4 kB; without the setting some thousands are fetched.
-    assert kept < 100
-    assert fetched >= kept
+    # 50 steps with 8 tensors of 4 MB: 390,000 pages of 4 kB, which glibc fetches again and again.
+    assert kept < fetched / 10

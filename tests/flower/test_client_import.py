@@ -46,6 +46,6 @@ def test_a_client_loads_neither_the_server_nor_its_libraries() -> None:
 def test_the_public_names_are_listed_and_others_are_an_error() -> None:
     import fedcraft.flower
 
-    assert dir(fedcraft.flower) == ["Strategy", "client_app", "client_id_mod"]
+    assert dir(fedcraft.flower) == ["SecureAnswers", "Strategy", "client_app", "client_id_mod"]
     with pytest.raises(AttributeError, match="has no attribute 'Stratgy'"):
         _ = fedcraft.flower.Stratgy

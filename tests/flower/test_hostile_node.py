@@ -20,7 +20,7 @@ from fedcraft.report.page import page
 ROUNDS = 15
 PATIENCE = 900
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.federation
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import small
 import torch
+from clipping import Clipping
 from flwr.app import Array, ArrayRecord, Message
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 from safetensors.torch import load_file
@@ -127,8 +128,7 @@ def test_a_subclass_may_change_what_clients_train_from() -> None:
 
 def test_a_wrapping_strategy_sees_the_model_that_clients_receive() -> None:
     """It clips updates, so it must know where they start: there is no look-ahead then."""
-    inner = Strategy(reply="model", **OPTIONS)
-    wrapped = DifferentialPrivacyServerSideFixedClipping(inner, 0.0, 1e6, small.CLIENTS)
+    wrapped = Clipping(Strategy(**OPTIONS), longest=1e6)
     grid = Listening()
     result = wrapped.start(grid, small.arrays(), ROUNDS)
     plain = small.train("craft-auto", rounds=ROUNDS, look_ahead=0.0)

@@ -27,7 +27,7 @@ ROUNDS = 9
 KILLED = 11  # the sum in whose request the first ServerApp dies: in round 9
 PATIENCE = 1500
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.federation
 
 
 @pytest.fixture(scope="module")

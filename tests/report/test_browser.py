@@ -352,8 +352,12 @@ def downloaded(driver: Driver, button: Any, folder: Path) -> list[dict[str, str]
     before = set(folder.glob("*.csv"))
     driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
     button.click()
-    WebDriverWait(driver, 20).until(lambda _: set(folder.glob("*.csv")) - before)
-    (new,) = set(folder.glob("*.csv")) - before
+
+    def written(_: Driver) -> set[Path]:
+        # Chromium reserves the name with an empty file before it moves the complete one there.
+        return {path for path in folder.glob("*.csv") if path.stat().st_size} - before
+
+    (new,) = WebDriverWait(driver, 20).until(written)
     with new.open(newline="") as stream:
         return list(csv.DictReader(stream))
 

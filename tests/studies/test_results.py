@@ -72,7 +72,7 @@ def test_stored_results_are_a_few_small_tables_that_name_no_machine(
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert {str(file.relative_to(tmp_path)) for file in files} == {
         *(f"stored/{name}.csv" for name in ("runs", "curves", "clients", "conflicts")),
-        *(f"splits/{name}.csv" for name in ("labels", "owners")),
+        *(f"splits/{name}.csv" for name in ("classes", "labels", "owners")),
     }
     assert sum(file.stat().st_size for file in files) < 10_000 * len(runs)
     for file in files:
@@ -249,4 +249,4 @@ def test_the_repository_stores_a_few_tables_per_study() -> None:
     tables = {"runs.csv", "curves.csv", "clients.csv", "conflicts.csv"}
     studies = [folder for folder in folders if (folder / "curves.csv").is_file()]
     assert all({p.name for p in folder.iterdir()} <= tables for folder in studies)
-    assert sum(folders.values()) - 4 * len(studies) <= 24, "benchmarks, theory, splits, digits"
+    assert sum(folders.values()) - 4 * len(studies) <= 30, "benchmarks, theory, splits, digits"

@@ -105,7 +105,7 @@ class _Setup:
         settings: Settings,
         client_data: DataSource,
         config: ConfigText | None,
-        attack: Attack | None,
+        attack: Attack | None = None,
     ) -> None:
         if settings.look_ahead is None:
             settings = settings.but(look_ahead=method.look_ahead)

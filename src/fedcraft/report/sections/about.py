@@ -39,7 +39,7 @@ def environment(problem: Problem) -> list[tuple[str, str]]:
     )
 
 
-def run_list(problem: Problem, link: Callable[[Run], str]) -> list[dict[str, Any]]:
+def run_list(problem: Problem, link: Callable[[Run], str] = lambda run: "") -> list[dict[str, Any]]:
     """Every run with its state, its rounds, its final mean and its link; shown ones are marked."""
     pairs = [(e, run) for e in problem.entries for s in e.settings for run in s.runs]
     root = _common_folder([run.directory for _, run in pairs])
