@@ -334,7 +334,7 @@ def test_the_verdict_is_not_surer_than_the_numbers(make_run: MakeRun, tmp_path: 
     make_run("c", method="fedavg", level=0.7, seed=1)
     make_run("d", method="craft", level=0.5, seed=1)
     assert "FedAvg has the highest mean accuracy" in words(tmp_path)
-    assert "the intervals do not tell it from CRAFT" in words(tmp_path)
+    assert "the intervals do not separate it from CRAFT" in words(tmp_path)
 
 
 def test_the_verdict_names_one_seed_of_the_best_two(make_run: MakeRun, tmp_path: Path) -> None:

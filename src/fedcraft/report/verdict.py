@@ -65,7 +65,7 @@ def _mean(problem: Problem, table: Rows, ranked: Rows) -> str:
     if place == 1:
         lead += _interval(problem, ranked)
         return f"{leaders[0]} has the best mean accuracy, {value:.3f}, {lead}."
-    doubt = f"; the intervals do not tell it from {_listed(rest)}" if rest else ""
+    doubt = f"; the intervals do not separate it from {_listed(rest)}" if rest else ""
     return f"{leaders[0]} has the highest mean accuracy, {value:.3f}, {lead}{doubt}."
 
 
@@ -87,7 +87,7 @@ def _tail(table: Rows, ranked: Rows) -> str:
     known = leaders == _leaders(ranked, "mean")[1]
     who = _listed(leaders) if not known else "It also" if len(leaders) == 1 else "They also"
     verb, rank = "has" if len(leaders) == 1 else "have", "best" if place == 1 else "highest"
-    doubt = f"; the intervals do not tell it from {_listed(rest)}" if rest else ""
+    doubt = f"; the intervals do not separate it from {_listed(rest)}" if rest else ""
     return f"{who} {verb} the {rank} worst tenth of the clients, {value:.3f}{doubt}."
 
 
