@@ -22,8 +22,8 @@ TargetName = Literal["data", "uniform", "agreement"]
 Automatic = Literal["auto"]
 Target = TargetName | Callable[[Cohort], Tensor]
 ReferenceKind = Literal["previous", "none", "moving_average"]
-# Real training needs corrections of at most three times ||rho - U r||; ten clients, two of which
-# nearly coincide but have different targets, would need thousands.
+# Rounds of an MLP or a CNN need corrections of at most three times ||rho - U r||; ten clients, two
+# of which nearly coincide but have different targets, would need thousands.
 GAIN = 30.0
 _TINY = torch.finfo(torch.float64).tiny
 
