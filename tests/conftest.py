@@ -15,6 +15,7 @@ files are used, whichever tests happen to run.
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,8 @@ import torch
 GOLDEN = Path(__file__).parent / "golden"
 # Ctrl-C must mean something here and in what tests start, also where cron or nohup ignore it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# A command that runs in this process would change how it frees memory, which other tests measure.
+os.environ["FEDCRAFT_KEEP_MEMORY"] = "0"
 
 
 class GoldenCase:
