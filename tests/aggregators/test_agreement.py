@@ -61,10 +61,48 @@ def test_memory_gives_way_to_a_reliable_mean_that_goes_on():
     on, back = agreement(updates, along), agreement(updates, -along)
     assert float(on.persistence) == pytest.approx(1)
     assert float(on.memory) == pytest.approx(0.9 * (1 - float(on.reliability)))
-    assert float(on.trust) == pytest.approx(float(on.reliability))
     # Clients that only pull back after too long a step are not followed.
     assert float(back.memory) == pytest.approx(0.9)
     assert float(back.trust) == pytest.approx(0, abs=1e-12)
+
+
+def test_a_mean_is_followed_where_clients_agree_or_where_it_continues_the_last_step():
+    updates = torch.eye(4, dtype=torch.float64)  # no two clients have anything in common
+    mean = updates.mean(0) / updates.mean(0).norm()
+    across = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.float64) / 2
+    assert float(agreement(updates, across).trust) == pytest.approx(0)
+    assert float(agreement(updates, mean).trust) == pytest.approx(1)
+    same = agreement(torch.ones(4, 4, dtype=torch.float64), across)
+    assert float(same.trust) == pytest.approx(float(same.reliability)) == pytest.approx(1)
+
+
+def test_lengths_count_as_far_as_the_clients_agree_round_after_round():
+    lengths = torch.tensor([[1.0, 2.0, 4.0]], dtype=torch.float64)
+    even = torch.full((1, 3), 1 / 3, dtype=torch.float64)
+    ones = torch.ones(3, 3, dtype=torch.float64)
+    along = ones[0] / ones[0].norm()
+    strangers = agreement(torch.eye(3, dtype=torch.float64), along).counting(lengths)
+    torch.testing.assert_close(strangers.weights, even)
+    once = agreement(ones).counting(lengths)
+    torch.testing.assert_close(once.weights, even)
+    again = agreement(ones, along).counting(lengths)
+    torch.testing.assert_close(again.weights, lengths / 7)
+    torch.testing.assert_close(again.shares, even)
+
+
+def test_clients_that_keep_agreeing_are_led_along_fedavgs_average():
+    """Nearly equal directions, different lengths: the step has the direction of the raw average."""
+    updates = torch.tensor([[1.0, 0.1, 0.0], [1.0, -0.1, 0.0]], dtype=torch.float64)
+    updates[1] *= 2
+    options = {"constraint": "at_least", "target": "agreement", "reference_weight": "auto"}
+    craft = fedcraft.aggregator("craft", agreement="auto", **options)
+    craft.aggregate(updates)
+    step = craft.aggregate(updates).direction
+    average = updates.mean(0)
+    cosine = float(step @ average / (step.norm() * average.norm()))
+    even = torch.nn.functional.normalize(updates, dim=1).mean(0)
+    assert cosine > 1 - 1e-5
+    assert cosine > float(even @ average / (even.norm() * average.norm()))
 
 
 @pytest.mark.parametrize("constraint", ["equal", "at_least"])

@@ -1,6 +1,7 @@
 """How far the clients of a round agree, layer by layer, and how CRAFT uses it.
 
-With K = U U^T over the active clients, v their shares and u = U^T v the mean of the unit updates:
+With K = U U^T over the active clients, rho their shares, and u = U^T v the mean of the unit updates
+weighted by v, at first v = rho:
 
 * ``cosines``: cos(u_i, u) = (K v)_i / sqrt(v^T K v), what a step along u gives every client.
 * ``reliability``: the share of ||u||^2 that the clients have in common. ||u||^2 = v^T K v is
@@ -13,16 +14,22 @@ With K = U U^T over the active clients, v their shares and u = U^T v the mean of
 
 These two numbers decide between memory and new agreement (``craft-auto``):
 
-* the targets follow u with f = R (1 + min(p, 0)): as far as the mean can be relied on, and less
-  where it only undoes the last step;
+* the targets follow u with f = max(R, p) (1 + min(p, 0)): as far as the mean can be relied on,
+  because the clients agree or because it continues the last step, and less where it only undoes
+  that step;
 * the reference has the weight mu = 0.9 (1 - R max(p, 0)): less where a reliable mean has the
   direction of the last step, because then the mean is the better of the two;
-* clients start lambda = 1 - R (mean over the layers) steps ahead.
+* clients start lambda = 1 - R (mean over the layers) steps ahead;
+* lengths count in u as far as they mean something: v_i is proportional to rho_i l_i^(R max(p, 0))
+  with l_i the length of client i's update, at most three medians. Clients that agree round after
+  round are weighed as in FedAvg, where a client that still has errors moves more than one that is
+  nearly fitted. Elsewhere lengths mostly show who has unusual data, and every client counts by
+  its share.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -37,16 +44,30 @@ class Agreement:
     """What unit updates have in common, from their Gram matrices."""
 
     kernel: Tensor  # (Q, m, m): U U^T, zero in the rows and columns of inactive clients
-    shares: Tensor  # (Q, m): v, zero for inactive clients
+    shares: Tensor  # (Q, m): rho, zero for inactive clients
     reference_dots: Tensor  # (Q, m): <u_i^q, r^q>
+    counted: Tensor | None = None  # (Q, m): v; rho if None
+
+    def counting(self, lengths: Tensor) -> Agreement:
+        """The same with v_i proportional to rho_i l_i^(R max(p, 0)); ``lengths`` are l, (Q, m)."""
+        relative = lengths / lengths.amax(-1, keepdim=True).clamp(min=_TINY)
+        exponent = self.reliability * self.persistence.clamp(min=0, max=1)
+        weights = self.shares * relative ** exponent.unsqueeze(-1)
+        total = weights.sum(-1, keepdim=True).clamp(min=_TINY)
+        return replace(self, counted=weights / total)
+
+    @property
+    def weights(self) -> Tensor:
+        """v, (Q, m): how much every client counts in u."""
+        return self.shares if self.counted is None else self.counted
 
     @cached_property
     def _along(self) -> Tensor:
-        return (self.kernel @ self.shares.unsqueeze(-1)).squeeze(-1)
+        return (self.kernel @ self.weights.unsqueeze(-1)).squeeze(-1)
 
     @cached_property
     def _energy(self) -> Tensor:
-        return (self.shares * self._along).sum(-1).clamp(min=_TINY)
+        return (self.weights * self._along).sum(-1).clamp(min=_TINY)
 
     @property
     def cosines(self) -> Tensor:
@@ -56,15 +77,15 @@ class Agreement:
     @property
     def others_cosines(self) -> Tensor:
         """The same with the mean of the *other* clients: no client raises its own target."""
-        own = self.shares * torch.diagonal(self.kernel, dim1=1, dim2=2)
+        own = self.weights * torch.diagonal(self.kernel, dim1=1, dim2=2)
         along = self._along - own
-        energy = self._energy.unsqueeze(-1) - self.shares * (self._along + along)
+        energy = self._energy.unsqueeze(-1) - self.weights * (self._along + along)
         return torch.where(energy > _TINY, along / energy.clamp(min=_TINY).sqrt(), 0)
 
     @cached_property
     def reliability(self) -> Tensor:
         """R, (Q,); 1 for a single client."""
-        noise = self.shares.square().sum(-1)
+        noise = self.weights.square().sum(-1)
         rest = (1 - noise).clamp(min=0)
         common = torch.where(rest > _TINY, (self._energy - noise) / rest.clamp(min=_TINY), 1)
         return (common / self._energy).clamp(min=0, max=1)
@@ -72,12 +93,13 @@ class Agreement:
     @cached_property
     def persistence(self) -> Tensor:
         """p, (Q,); 0 in the first round."""
-        return (self.shares * self.reference_dots).sum(-1) / self._energy.sqrt()
+        return (self.weights * self.reference_dots).sum(-1) / self._energy.sqrt()
 
     @property
     def trust(self) -> Tensor:
-        """f = R (1 + min(p, 0)), (Q,)."""
-        return self.reliability * (1 + self.persistence.clamp(min=-1, max=0))
+        """f = max(R, p) (1 + min(p, 0)), (Q,)."""
+        p = self.persistence.clamp(min=-1, max=1)
+        return torch.maximum(self.reliability, p) * (1 + p.clamp(max=0))
 
     @property
     def memory(self) -> Tensor:

@@ -15,6 +15,7 @@ from fedcraft.aggregators.base import Aggregator, Outcome
 from fedcraft.aggregators.certificate import MEASURABLE
 from fedcraft.aggregators.cohort import Cohort, Vector
 from fedcraft.aggregators.combination import Combination, Offset, correction
+from fedcraft.aggregators.lengths import clipping
 from fedcraft.errors import InputError, require
 from fedcraft.linalg import WIDEST, Constraint, Projection, UnitRows
 
@@ -128,7 +129,10 @@ class Craft(Aggregator):
             return None
         units = UnitRows.of(cohort.grams, self.tau, self.eps, cohort.square_norms)
         shares = units.renormalised(self._shares(cohort))
-        return Agreement(units.kernel, shares, units.scale * r.dots)
+        agreement = Agreement(units.kernel, shares, units.scale * r.dots)
+        if self.agreement != "auto":
+            return agreement
+        return agreement.counting(cohort.square_norms.sqrt() * clipping(cohort))
 
     def _weighted(self, r: Offset, agreement: Agreement | None) -> Offset:
         """mu r: the weight of the reference."""

@@ -46,7 +46,7 @@ def length_factors(cohort: Cohort, direction: Vector, dots: Tensor | None, how: 
         return torch.where(lengths > _TINY, 1 / lengths, 0)
     weights = cohort.weights.expand(len(cohort.layout), -1)
     if how == "clipped_average":
-        weights = weights * _clipping(cohort)
+        weights = weights * clipping(cohort)
     average = _combined_length(cohort, weights)
     if how == "fedexp":
         average = average * _extrapolation(cohort, average.square())
@@ -57,7 +57,8 @@ def length_factors(cohort: Cohort, direction: Vector, dots: Tensor | None, how: 
     return torch.minimum(factor, _LONGEST_PROGRESS * average / lengths)
 
 
-def _clipping(cohort: Cohort) -> Tensor:
+def clipping(cohort: Cohort) -> Tensor:
+    """Return c_i = min(1, 3 median_j ||g_j^q|| / ||g_i^q||), (Q, m)."""
     norms = cohort.square_norms.sqrt()
     limit = _LONGEST_ROW * norms.quantile(0.5, dim=-1, keepdim=True)
     return (limit / norms.clamp(min=_TINY)).clamp(max=1)
