@@ -26,6 +26,7 @@ from benchmarks.flower_apps import (
     App,
     ImageApp,
     SklearnApp,
+    SteadyImageApp,
     TabularApp,
     VectorApp,
     client_app,
@@ -50,7 +51,7 @@ STRATEGIES: dict[str, Callable[[], FedAvg | Strategy]] = {
     'Strategy("craft")': lambda: Strategy("craft", evaluate_every=1),
 }
 Record = dict[str, Any]
-APPS: Sequence[type[App]] = (VectorApp, SklearnApp, TabularApp, ImageApp)
+APPS: Sequence[type[App]] = (VectorApp, SklearnApp, TabularApp, ImageApp, SteadyImageApp)
 
 
 def accuracies(app: App, strategy: FedAvg | Strategy) -> list[float]:

@@ -191,6 +191,7 @@ class ImageApp(TorchApp):
     seeds = range(1, 4)
     name, about = "pytorch", "small CNN on CIFAR-10, local SGD (0.1, momentum 0.9)"
     clients, rounds = 10, 3
+    lr = 0.1
 
     def data(self) -> tuple[NDArray[Any], NDArray[Any]]:
         images = load("cifar10", offline=True)
@@ -203,7 +204,14 @@ class ImageApp(TorchApp):
         return nn.Sequential(*first, *second, *head)
 
     def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+        return torch.optim.SGD(network.parameters(), lr=self.lr, momentum=0.9)
+
+
+class SteadyImageApp(ImageApp):
+    """The same app at a rate at which it learns in three rounds: a tenth of the example's."""
+
+    name, about = "pytorch, steady", "the same, local SGD (0.01, momentum 0.9)"
+    lr = 0.01
 
 
 class NormedApp(TorchApp):

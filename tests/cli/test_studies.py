@@ -162,6 +162,31 @@ def test_files_of_a_reproduction_are_judged_as_its_table_is(here: Path) -> None:
     assert "0.800" not in (here / "out" / "table.md").read_text()
 
 
+def test_what_is_missing_of_a_table_is_marked_as_missing(here: Path) -> None:
+    """Runs of another stored experiment stand in for it; a method without runs has no numbers."""
+    write = data_makers().write_result
+    keys = {"dataset": "cifar10", "model": "cnn", "client_lr": 0.05, "server_lr": 0.1}
+    collect(
+        [write(here / "runs", 0.7, method="craft", **keys)], here / "results/curves-cifar10-cnn"
+    )
+    result = call("reproduce", "table-cifar10-cnn", "--out", "out")
+    assert result.exit_code == 0, result.stderr
+    lines = {line.split()[0]: line for line in result.stdout.splitlines() if line.strip()}
+    assert "as far as curves-cifar10-cnn has it" in result.stdout
+    assert "0.700" in lines["CRAFT"]
+    assert "0.722" in lines["CRAFT"]
+    assert "missing" not in lines["CRAFT"]
+    assert "0.636" in lines["FedAvg"]
+    assert "missing" in lines["FedAvg"]
+    nothing = call("reproduce", "table-cifar10-resnet56")
+    assert nothing.exit_code == 0, nothing.stderr
+    assert nothing.stdout.count("missing") == len(METHODS)
+    assert "No runs of table-cifar10-resnet56 are stored" in nothing.stdout
+    unknown = call("reproduce", "ablation-femnist", "--results", "nowhere")
+    assert unknown.exit_code == 2
+    assert "--rerun" in unknown.stderr
+
+
 def test_every_problem_has_its_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,6 +19,7 @@ from fedcraft.studies.run import run
 
 DEEP = ("resnet20", "resnet56", "resnet110")
 NAMES = list(presets())
+_PROBLEM = ("dataset", "model", "clients", "clients_per_round", "partition", "alpha")
 RUN_IDS = {
     "table-femnist": "e39e738b",
     "table-cifar10-cnn": "ee9689a1",
@@ -79,6 +80,14 @@ def test_names_of_all_runs_are_what_they_were() -> None:
         for name, item in presets().items()
     }
     assert digests == RUN_IDS
+
+
+def test_what_stands_in_for_a_table_has_its_problem() -> None:
+    for item in presets().values():
+        if item.until_stored:
+            other = preset(item.until_stored)
+            assert {k: other.base[k] for k in _PROBLEM} == {k: item.base[k] for k in _PROBLEM}
+            assert set(other.names) & set(item.names)
 
 
 def test_wrong_change_is_not_blamed_on_the_preset() -> None:

@@ -168,6 +168,9 @@ def finish_reproduction(
     stop_without_runs(made.result)
     console = out_console(quiet=quiet or as_json)
     _print_table(made, console)
+    if not made.result.runs:
+        _print_nothing_stored(made, console, as_json)
+        return
     folder.mkdir(parents=True, exist_ok=True)
     reference = published_rows(made.preset.published) if made.preset.published else []
     table = _write_tables(made, folder, reference)
@@ -182,6 +185,16 @@ def finish_reproduction(
     report_failures(made.result)
 
 
+def _print_nothing_stored(made: Reproduction, console: Console, as_json: bool) -> None:
+    name = made.preset.name
+    console.print(
+        f"No runs of {name} are stored. Train from scratch with fedcraft reproduce {name} --rerun "
+        "(--estimate tells how long), or at a smaller scale with --scale small"
+    )
+    if as_json:
+        print_json({"table": made.rows(), "runs": {}})
+
+
 def _draw(made: Reproduction, folder: Path, reference: list[dict[str, Any]]) -> dict[str, Any]:
     from fedcraft.report import write_figures
 
@@ -191,7 +204,7 @@ def _draw(made: Reproduction, folder: Path, reference: list[dict[str, Any]]) -> 
 
 
 def _print_table(made: Reproduction, console: Console) -> None:
-    short = made.preset.published is not None and not made.whole
+    short = (made.borrowed or made.preset.published is not None) and not made.whole
     print_scores(made.rows(), made.title, console, show_rounds=short)
     correlation = made.rank_correlation()
     if correlation is not None:

@@ -54,15 +54,24 @@ def score_table(rows: Rows, title: str, *, show_rounds: bool = False) -> Table:
     table.add_column("Method", overflow="fold", min_width=10)
     columns: dict[str, Sequence[str | Text]] = dict(_scores(rows, shown))
     columns |= {_PAPER[key]: [_beside(row, key) for row in rows] for key in papers}
-    columns |= {"Rounds": [str(row["rounds"]) for row in rows]} if show_rounds else {}
+    columns |= {"Rounds": [_rounds(row) for row in rows]} if show_rounds else {}
     for head in columns:
         # Names and headings are wrapped before a number loses a digit.
         table.add_column(head, justify="right", min_width=_DIGITS)
     table.add_column("Rates", justify="right", no_wrap=True)
     for row, *cells in zip(rows, *columns.values(), strict=True):
         name = f"{row['label']} (diverged)" if row["diverged"] else str(row["label"])
-        table.add_row(name, *cells, f"{row['client_lr']:g} / {row['server_lr']:g}")
+        rates = f"{row['client_lr']:g} / {row['server_lr']:g}"
+        table.add_row(name, *cells, "" if _missing(row) else rates)
     return table
+
+
+def _missing(row: Mapping[str, Any]) -> bool:
+    return row.get("state") == "missing"
+
+
+def _rounds(row: Mapping[str, Any]) -> str:
+    return "missing" if _missing(row) else str(row["rounds"])
 
 
 def interval_table(rows: Rows) -> Table | None:
@@ -72,6 +81,7 @@ def interval_table(rows: Rows) -> Table | None:
     """
     from fedcraft.runs.summary import COLUMNS, METRICS, one_seed
 
+    rows = [row for row in rows if not _missing(row)]
     shown = [m for m in METRICS if m.key in COLUMNS and m.key not in _WITHOUT]
     cells = [[_interval_cell(row, metric) for metric in shown] for row in rows]
     if not any(cell.plain for line in cells for cell in line):

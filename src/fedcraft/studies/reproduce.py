@@ -12,7 +12,7 @@ import fedcraft
 from fedcraft.errors import DataError
 from fedcraft.runs.study import is_study
 from fedcraft.studies.presets import ROUNDS, Preset, Scale, preset
-from fedcraft.studies.results import beside_published, rank_correlation, stored
+from fedcraft.studies.results import beside_published, missing_row, rank_correlation, stored
 from fedcraft.studies.sweep import Observer, SweepResult, repeat_best, sweep
 
 __all__ = ["Reproduction", "from_results", "rerun", "results_folder"]
@@ -25,19 +25,36 @@ class Reproduction:
     preset: Preset
     result: SweepResult
     scale: Scale = "paper"
+    only: tuple[str, ...] = ()
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods of the table in the paper's order: all of the preset, or ``only`` some."""
+        return [name for name in self.preset.names if not self.only or name in self.only]
+
+    @property
+    def borrowed(self) -> bool:
+        """Whether the runs are those of another stored experiment on the same problem."""
+        return bool(self.result.runs) and self.result.folder.name == self.preset.until_stored
 
     @property
     def title(self) -> str:
         """The name of the experiment, with a warning at a smaller scale."""
+        name, about = self.preset.name, self.preset.about
+        if self.borrowed:
+            return f"{name}, as far as {self.result.folder.name} has it: {about}"
         if self.scale == "paper":
-            return f"{self.preset.name}: {self.preset.about}"
+            return f"{name}: {about}"
         note = "too few rounds and clients to be compared with the paper"
-        return f"{self.preset.name} at the {self.scale} scale: {note}"
+        return f"{name} at the {self.scale} scale: {note}"
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return our table in the paper's order, chosen on test data as the paper does."""
-        order = self.preset.names
-        ours = sorted(self.result.rows("test"), key=lambda row: order.index(row["method"]))
+        """Return our table in the paper's order, chosen on test data as the paper does.
+
+        A method without runs has a row with the ``state`` "missing".
+        """
+        found = {row["method"]: row for row in self.result.rows("test")}
+        ours = [found.get(name) or missing_row(name) for name in self.methods]
         return beside_published(ours, self.preset.published) if self.preset.published else ours
 
     @property
@@ -63,17 +80,21 @@ def from_results(
     """Read the stored runs of an experiment; ``methods`` keeps only those."""
     chosen = preset(name)
     chosen.chosen(methods)  # refuses a name that it does not know
-    folder = Path(results) / name if results else results_folder(name)
-    if not is_study(folder):
+    folder = _stored_at(name, results)
+    if not is_study(folder) and chosen.until_stored:
+        folder = _stored_at(chosen.until_stored, results)
+    found = stored(folder).runs if is_study(folder) else ()
+    kept = tuple(run for run in found if run.method in (methods or chosen.names))
+    if not kept and not chosen.published:
         raise DataError(
-            f"{folder} does not exist: no results of {name!r} are stored there. Train from scratch "
+            f"{folder}: no results of {name!r} are stored there. Train from scratch "
             f"with --rerun, or at a smaller scale: fedcraft reproduce {name} --scale small"
         )
-    found = stored(folder)
-    kept = tuple(run for run in found.runs if not methods or run.method in methods)
-    if not kept:
-        raise DataError(f"{folder} holds no runs of {', '.join(methods) or name}")
-    return Reproduction(chosen, SweepResult(folder, kept))
+    return Reproduction(chosen, SweepResult(folder, kept), only=tuple(methods))
+
+
+def _stored_at(name: str, results: str | Path | None) -> Path:
+    return Path(results) / name if results else results_folder(name)
 
 
 def rerun(
@@ -97,7 +118,7 @@ def rerun(
     folder = Path(out) if out else Path("runs") / f"{name}-{scale}"
     result = sweep(plan, out=folder, jobs=jobs, observer=observer)
     result = repeat_best(result, chosen.repeats_of(plan), jobs=jobs, observer=observer)
-    return Reproduction(chosen, result, scale)
+    return Reproduction(chosen, result, scale, tuple(methods))
 
 
 def results_folder(name: str) -> Path:

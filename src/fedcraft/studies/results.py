@@ -14,6 +14,7 @@ from typing import Any
 from scipy.stats import spearmanr
 
 from fedcraft.errors import DataError
+from fedcraft.methods import method_title
 from fedcraft.runs import Run
 from fedcraft.runs.select import group
 from fedcraft.runs.source import DirectorySource
@@ -22,7 +23,7 @@ from fedcraft.runs.summary import COLUMNS
 from fedcraft.studies.published import TABLES
 from fedcraft.studies.sweep import SweepResult
 
-__all__ = ["beside_published", "collect", "rank_correlation", "stored"]
+__all__ = ["beside_published", "collect", "missing_row", "rank_correlation", "stored"]
 
 _DIGITS = 6
 _NOT_STORED = ("data_root", "workers", "checkpoint_every", "checkpoint_minutes", "tracking")
@@ -71,6 +72,14 @@ def beside_published(rows: Iterable[Mapping[str, Any]], table: str) -> list[dict
         theirs = {f"{c}_paper": getattr(paper, c) if paper else math.nan for c in COLUMNS}
         together.append({**row, **theirs, "mean_difference": row["mean"] - theirs["mean_paper"]})
     return together
+
+
+def missing_row(method: str) -> dict[str, Any]:
+    """Return the row of a method that has not been run: no numbers, and the state "missing"."""
+    unknown = dict.fromkeys((*COLUMNS, "mean_sd", "conflicts", "client_lr", "server_lr"), math.nan)
+    counts = dict.fromkeys(("rounds", "seeds", "pairs", "diverged"), 0)
+    names = {"method": method, "label": method_title(method), "baseline": "", "state": "missing"}
+    return {**names, **unknown, **counts}
 
 
 def rank_correlation(rows: Iterable[Mapping[str, Any]]) -> float:

@@ -45,7 +45,8 @@ class Preset:
 
     ``published`` names the table in :mod:`fedcraft.studies.published` to compare with ours. The
     best setting of every method is run again with the seeds of ``repeats``. ``small`` changes the
-    model's usual small scale.
+    model's usual small scale. ``until_stored`` names a stored preset of the same problem, which
+    shows a part of the table until its own runs are stored.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Preset:
     seeds: tuple[int, ...] = ()
     repeats: tuple[int, ...] = ()
     published: str | None = None
+    until_stored: str | None = None
     small: Keys = field(default_factory=dict)
 
     @property
