@@ -62,8 +62,21 @@ def test_memory_gives_way_to_a_reliable_mean_that_goes_on():
     assert float(on.persistence) == pytest.approx(1)
     assert float(on.memory) == pytest.approx(0.9 * (1 - float(on.reliability)))
     # Clients that only pull back after too long a step are not followed.
-    assert float(back.memory) == pytest.approx(0.9)
+    assert float(back.memory) == pytest.approx(0.9 * (1 - float(back.between_clients)))
     assert float(back.trust) == pytest.approx(0, abs=1e-12)
+
+
+def test_memory_gives_way_where_any_two_clients_agree():
+    """A mean without noise needs no memory, whatever the direction of the last step was."""
+    strangers = agreement(torch.eye(4, dtype=torch.float64))
+    assert float(strangers.memory) == pytest.approx(0.9)
+    same = agreement(torch.ones(4, 3, dtype=torch.float64))
+    assert float(same.between_clients) == pytest.approx(1)
+    assert float(same.memory) == pytest.approx(0)
+    updates = rows(common=1.0)
+    units = torch.nn.functional.normalize(updates, dim=1)
+    mean = float(((units @ units.T).sum() - 8) / 56)
+    assert float(agreement(updates).memory) == pytest.approx(0.9 * (1 - mean))
 
 
 def test_a_mean_is_followed_where_clients_agree_or_where_it_continues_the_last_step():

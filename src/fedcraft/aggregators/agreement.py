@@ -17,8 +17,9 @@ These two numbers decide between memory and new agreement (``craft-auto``):
 * the targets follow u with f = max(R, p) (1 + min(p, 0)): as far as the mean can be relied on,
   because the clients agree or because it continues the last step, and less where it only undoes
   that step;
-* the reference has the weight mu = 0.9 (1 - R max(p, 0)): less where a reliable mean has the
-  direction of the last step, because then the mean is the better of the two;
+* the reference has the weight mu = 0.9 (1 - max(R p, c)): less where a reliable mean has the
+  direction of the last step, because then the mean is the better of the two, and less where any
+  two clients agree, because then the mean has no noise that memory could average out;
 * clients start lambda = 1 - R (mean over the layers) steps ahead;
 * lengths count in u as far as they mean something: v_i is proportional to rho_i l_i^(R max(p, 0))
   with l_i the length of client i's update, at most three medians. Clients that agree round after
@@ -83,12 +84,17 @@ class Agreement:
         return torch.where(energy > _TINY, along / energy.clamp(min=_TINY).sqrt(), 0)
 
     @cached_property
-    def reliability(self) -> Tensor:
-        """R, (Q,); 1 for a single client."""
+    def between_clients(self) -> Tensor:
+        """c, (Q,): the mean cosine between two different clients; 1 for a single client."""
         noise = self.weights.square().sum(-1)
         rest = (1 - noise).clamp(min=0)
         common = torch.where(rest > _TINY, (self._energy - noise) / rest.clamp(min=_TINY), 1)
-        return (common / self._energy).clamp(min=0, max=1)
+        return common.clamp(min=0, max=1)
+
+    @cached_property
+    def reliability(self) -> Tensor:
+        """R = c / (v^T K v), (Q,); 1 for a single client."""
+        return (self.between_clients / self._energy).clamp(max=1)
 
     @cached_property
     def persistence(self) -> Tensor:
@@ -103,8 +109,9 @@ class Agreement:
 
     @property
     def memory(self) -> Tensor:
-        """mu = 0.9 (1 - R max(p, 0)), (Q,)."""
-        return _MOST_MEMORY * (1 - self.reliability * self.persistence.clamp(min=0, max=1))
+        """mu = 0.9 (1 - max(R p, c)), (Q,)."""
+        goes_on = self.reliability * self.persistence.clamp(max=1)
+        return _MOST_MEMORY * (1 - torch.maximum(goes_on, self.between_clients))
 
     @property
     def look_ahead(self) -> float:
