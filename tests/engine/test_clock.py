@@ -193,6 +193,19 @@ def test_a_day_shows_in_who_takes_part(settings):
     assert counts[1, 5] / counts[0, 5] == pytest.approx(4, rel=0.25)
 
 
+@CLOCKS
+def test_a_run_ends_at_a_virtual_time_and_stays_ended(clock, federation, model, settings, tmp_path):
+    choice = settings(rounds=200, clock={**clock, "until": 4.0})
+    first = run(method("fedavg"), federation, model, choice, tmp_path)
+    again = run(method("fedavg"), federation, model, choice, tmp_path, resume=True)
+
+    times = [row["virtual_time"] for row in first.metrics]
+    assert times[-2] < 4.0 <= times[-1]
+    assert "evaluation" in first.metrics[-1]
+    assert first.reason == again.reason == f"virtual time: {times[-1]:.6g} of 4"
+    assert again.round == first.round < 200
+
+
 def test_nobody_is_sent_a_second_model_while_training(federation, model, settings):
     clock = {"mode": "buffered", "concurrency": 20, "speed_spread": 50.0}
     rows = run(method("fedavg"), federation, model, settings(rounds=30, clock=clock)).metrics

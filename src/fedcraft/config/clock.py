@@ -31,6 +31,7 @@ class Clock:
       trough, half a ``day`` later.
     * ``label_correlation``: share of the clients whose peak follows from their most frequent label
       (label c of C peaks at c / C of the day); that of the others is uniform.
+    * ``until``: the run stops after the first round that ends later.
     * ``staleness_power``: an update that started tau steps ago counts (1 + tau)^-power times its
       samples; FedBuff's 1 / sqrt(1 + tau) by default.
     """
@@ -42,6 +43,7 @@ class Clock:
     availability_swing: float = 1.0
     label_correlation: float = 0.0
     day: float = 100.0
+    until: float | None = None
     staleness_power: float = 0.5
 
     def __post_init__(self) -> None:
@@ -52,7 +54,7 @@ class Clock:
         for name, least, most in _NUMBERS:
             value = getattr(self, name)
             real = isinstance(value, int | float) and not isinstance(value, bool)
-            fine = (real and least <= value <= most) or (value is None and name == "deadline")
+            fine = (real and least <= value <= most) or (value is None and name in _OPTIONAL)
             require(fine, f"clock.{name}", f"a number from {least:g} to {most:g}", value)
         if self.mode == "buffered" and self.deadline is not None:
             raise InputError(
@@ -84,8 +86,10 @@ _NUMBERS = (
     ("availability_swing", 1, 1e6),
     ("label_correlation", 0, 1),
     ("day", 1e-6, 1e9),
+    ("until", 1e-6, 1e9),
     ("staleness_power", 0, 10),
 )
+_OPTIONAL = ("deadline", "until")
 
 
 def check_clock(settings: Any) -> None:

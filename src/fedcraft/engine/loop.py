@@ -99,10 +99,10 @@ class Loop:
         self.round = state["round"]
         self.server.load_state_dict(state["server"])
         self.stopping.load_state_dict(state["stopping"])
-        self.reason = self.stopping.verdict() or ""
+        self.participation.memory = state.get("participation", self.participation.memory)
+        self.reason = self.stopping.verdict() or self.participation.over() or ""
         self.clients.workspace.initial.copy_(state["initial"])
         self.states.load(state["clients"])
-        self.participation.memory = state.get("participation", self.participation.memory)
 
     def _begin_row(self) -> None:
         """Evaluate theta_0: round 0 of the tables."""
@@ -138,7 +138,7 @@ class Loop:
             return
         self.round, self.participation.memory = index + 1, reports.memory
         row = self._row(reports, lr, step)
-        self.reason = self.stopping.out_of_time() or ""
+        self.reason = self.stopping.out_of_time() or self.participation.over() or ""
         if self.settings.evaluates(self.round):
             self._evaluate_into(row)
         elif self.reason:

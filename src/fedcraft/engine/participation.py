@@ -55,6 +55,10 @@ class Participation:
         """The most clients that train at the same time."""
         return self.settings.clients_per_round
 
+    def over(self) -> str | None:
+        """Return why the run should end now, or None."""
+        return None
+
     def collect(self, index: int, train: Train) -> Reports:
         """Let clients train, and return whose updates the server gets in round ``index``."""
         drawn = self._sampler(self.settings, len(self.federation), index)
@@ -69,6 +73,10 @@ class Clocked(Participation):
         self.clock, self.devices = clock, Devices.of(clock, federation, settings.seed)
         self.concurrency = clock.at_once(settings.clients_per_round)
         self.memory = {"time": 0.0}
+
+    def over(self) -> str | None:
+        limit, time = self.clock.until, self.memory["time"]
+        return None if limit is None or time < limit else f"virtual time: {time:.6g} of {limit:g}"
 
 
 class Synchronous(Clocked):
