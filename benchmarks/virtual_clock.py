@@ -137,27 +137,28 @@ def accuracy_at(curve: list[list[float]], moment: float) -> float:
     return float(np.interp(moment, points[:, 0], points[:, 1]))
 
 
+def shown(result: dict[str, Any], case: Case) -> list[dict[str, Any]]:
+    """Return the runs of a case at its better rates, one per seed."""
+    wanted = (*case, *best_rates(result["runs"], case))
+    keys = ("method", "mode", "client_lr", "server_lr")
+    return [r for r in result["runs"] if tuple(r[key] for key in keys) == wanted]
+
+
 def rows(result: dict[str, Any]) -> list[list[str]]:
     """Return the table: accuracy by virtual time, mean and range over seeds."""
     found = []
     for case in CASES:
-        rates = best_rates(result["runs"], case)
-        runs = [
-            r
-            for r in result["runs"]
-            if (r["method"], r["mode"], r["client_lr"], r["server_lr"]) == (*case, *rates)
-        ]
+        runs = shown(result, case)
         cells = [_cell([accuracy_at(r["curve"], t) for r in runs]) for t in moments(result)]
+        rates = f"{runs[0]['client_lr']:g}, {runs[0]['server_lr']:g}"
         steps = sum(r["rounds"] for r in runs) / len(runs)
-        found.append(
-            [f"`{case.method}`", case.mode, f"{rates[0]:g}, {rates[1]:g}", f"{steps:.0f}", *cells]
-        )
+        found.append([f"`{case.method}`", case.mode, rates, f"{steps:.0f}", *cells])
     return found
 
 
 def moments(result: dict[str, Any]) -> list[float]:
     """Return the virtual times of the table's columns."""
-    return [result["until"] * part for part in (1 / 6, 1 / 3, 2 / 3, 1)]
+    return [result["until"] * part / 4 for part in range(1, 5)]
 
 
 def heads(result: dict[str, Any]) -> list[str]:

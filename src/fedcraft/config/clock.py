@@ -24,7 +24,7 @@ class Clock:
     * ``mode``: ``synchronous`` rounds take the first ``clients_per_round`` updates and discard
       later ones; a ``buffered`` server keeps them, and steps whenever so many have arrived.
     * ``concurrency``: clients that train at once. Left out: 1.3 times ``clients_per_round`` in
-      synchronous rounds (over-selection by 130 %), 3 times for a buffer.
+      synchronous rounds (over-selection to 130 %), 3 times for a buffer.
     * ``deadline``: a synchronous round counts no update that takes longer.
     * ``speed_spread``: how many times slower the slowest device is than the fastest.
     * ``availability_swing``: how many times likelier a client is there at its peak than at its
