@@ -1,16 +1,21 @@
-"""The figures of docs/results.md."""
+"""The figures of docs/results.md and docs/virtual-clock.md."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 
+from benchmarks.virtual_clock import CASES, accuracy_at, shown
+from fedcraft.methods import method_title
 from fedcraft.report.figures.dark import with_dark_theme
 from fedcraft.report.figures.grids import heatmap
 from fedcraft.report.figures.lines import convergence
-from fedcraft.report.figures.style import colour, panels, paper_style
-from fedcraft.report.names import OURS
+from fedcraft.report.figures.style import colour, panels, paper_style, shared_legend
+from fedcraft.report.names import COLOURS, OURS
 from fedcraft.runs import Run
 from fedcraft.runs.select import Entry, Problem, group
 from fedcraft.studies.reproduce import from_results
@@ -41,6 +46,10 @@ def write_result_figures(results: Path, folder: Path) -> None:
             _save(rates, folder / "ditto-rates.svg")
         for problem in _problems("table-femnist", results)[:1]:
             _save(spread_of_clients(problem.entries), folder / "femnist-clients.svg")
+        clock = results / "benchmarks" / "virtual-clock.json"
+        if clock.is_file():
+            drawn = over_virtual_time(json.loads(clock.read_text(encoding="utf-8")))
+            _save(drawn, folder / "virtual-clock.svg")
 
 
 def _problems(study: str, results: Path, *, curves: bool = True) -> list[Problem]:
@@ -65,6 +74,24 @@ def spread_of_clients(entries: tuple[Entry, ...]) -> Figure:
     ax.set_yticks(range(len(ordered)), [entry.label for entry in ordered])
     ax.set_xlabel("Test accuracy: worst 10 % of clients, mean (dot), best 10 %")
     ax.grid(axis="y", visible=False)
+    return figure
+
+
+def over_virtual_time(result: dict[str, Any]) -> Figure:
+    """Mean accuracy by virtual time; synchronous rounds dashed, buffers solid."""
+    figure = panels(1, width=5.6, height=3.0)
+    ax = figure.add_subplot()
+    shades = {"fedavg": COLOURS[1], "fedbuff": COLOURS[1], OURS: COLOURS[0]}
+    for case in CASES:
+        runs = shown(result, case)
+        first = max(run["curve"][0][0] for run in runs)
+        times = np.linspace(first, result["until"], 12)
+        means = [np.mean([accuracy_at(run["curve"], t) for run in runs]) for t in times]
+        dash = "-" if case.mode == "buffered" else "--"
+        shade, label = shades.get(case.method, COLOURS[2]), method_title(case.method)
+        ax.plot(times, means, dash, color=shade, label=f"{label}, {case.mode}")
+    ax.set(xlabel="Virtual time", ylabel="Mean test accuracy")
+    shared_legend(figure, [ax])
     return figure
 
 

@@ -16,6 +16,7 @@ from benchmarks.pages import SCORES, filled, table
 from benchmarks.results_figures import write_result_figures
 from benchmarks.speed_page import speed_blocks, speed_summary
 from benchmarks.variants_page import variant_notes, variant_verdict
+from benchmarks.virtual_clock import clock_blocks
 from benchmarks.which_page import which_blocks
 from fedcraft.methods import method_title
 from fedcraft.runs import Run
@@ -185,6 +186,7 @@ PAGES: dict[str, Callable[[], dict[str, str]]] = {
     "docs/results.md": results_blocks,
     "docs/speed.md": lambda: speed_blocks(RESULTS),
     "docs/which-method.md": lambda: which_blocks(RESULTS),
+    "docs/virtual-clock.md": lambda: clock_blocks(RESULTS),
     "README.md": readme_blocks,
 }
 

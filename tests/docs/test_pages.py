@@ -28,7 +28,7 @@ DOCS = ROOT / "docs"
 PAGES = (
     *("index.md", "concepts.md", "methods.md", "configuration.md", "commands.md"),
     *("report.md", "certificate.md", "own-data.md", "own-model.md", "faq.md", "api.md"),
-    "architecture.md",
+    *("architecture.md", "virtual-clock.md"),
 )
 VISITS = "ward,ill\n" + "".join(f"{ward},0\n" for ward in range(12))
 _FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -13,7 +13,7 @@ def test_figures_of_stored_studies_are_drawn(tmp_path: Path) -> None:
     write_result_figures(RESULTS, tmp_path)
     drawn = {file.name for file in tmp_path.iterdir()}
     stored = {f"{name}-curves.svg" for name, study in CURVES.items() if (RESULTS / study).is_dir()}
-    assert drawn == stored | {"femnist-clients.svg", "ditto-rates.svg"}
+    assert drawn == stored | {"femnist-clients.svg", "ditto-rates.svg", "virtual-clock.svg"}
     assert all("</svg>" in (tmp_path / name).read_text() for name in drawn)
 
 

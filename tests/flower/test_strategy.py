@@ -23,8 +23,10 @@ from fedcraft.methods import methods
 from fedcraft.report import load_runs
 
 
-# FedBN is for models with norm layers; this one has none.
-@pytest.mark.parametrize("name", [row.name for row in methods() if row.name != "fedbn"])
+# FedBN is for models with norm layers, and this one has none; FedBuff needs the virtual clock.
+@pytest.mark.parametrize(
+    "name", [row.name for row in methods() if row.name not in ("fedbn", "fedbuff")]
+)
 @pytest.mark.parametrize("share", [1.0, 0.5])
 def test_every_method_ends_with_the_simulators_bits(name: str, share: float) -> None:
     trained = small.train(name, rounds=2, fraction_train=share)
@@ -209,6 +211,7 @@ def test_aggregating_before_anything_was_sent_is_an_error() -> None:
         ({"method": 0.5}, r"method: expected a name or a Method, found 0\.5"),
         ({"reply": "gradient"}, "reply: expected 'update' or 'model'"),
         ({"method": "krafft"}, "Did you mean 'craft'"),
+        ({"method": "fedbuff"}, "method: fedbuff needs the virtual clock"),
         ({"bach_size": 20}, "bach_size: unknown key; expected one of lr_decay"),
         ({"rounds": 20}, "rounds: unknown key; expected one of lr_decay"),
     ],

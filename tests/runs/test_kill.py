@@ -23,7 +23,13 @@ _ROUNDS = 12
 
 @pytest.mark.parametrize(
     ("name", "executor"),
-    [("craft", "processes"), ("ditto+craft", "serial"), ("fedfv", "processes"), ("afl", "serial")],
+    [
+        ("craft", "processes"),
+        ("ditto+craft", "serial"),
+        ("fedfv", "processes"),
+        ("afl", "serial"),
+        ("fedbuff", "serial"),
+    ],
 )
 def test_killed_at_random_moments_and_resumed_is_never_interrupted(
     name, executor, federation, model, settings, tmp_path

@@ -23,8 +23,9 @@ class TERM(Aggregator):
       leave out clients with large losses.
 
     F_i is the loss at theta_t. The largest exponent is subtracted, so that no tilt overflows. The
-    paper's federated experiment estimates the sum over all clients with a moving average; here it
-    is that over the round's clients.
+    released code (default t = 0.1) weighs clients by exp(t F_i) alone and divides by m times a
+    moving average over rounds (factor 1/2) of the mean weight; here data sizes count, and the
+    weights of a round sum to one.
     """
 
     needs = frozenset({"losses"})

@@ -102,3 +102,4 @@ class Overrides(ObjectKeys, TrainingKeys, total=False):
     data_options: Mapping[str, Any]
     secure: Mapping[str, Any]
     privacy: Mapping[str, Any]
+    clock: Mapping[str, Any]

@@ -27,13 +27,14 @@ from fedcraft.config.settings import COHORT, Count, Seed, Settings, at_most
 from fedcraft.data import partitioners
 from fedcraft.errors import ConfigError
 from fedcraft.methods import methods, mixture_name
+from fedcraft.methods.lookup import clock_of
 
 Tracking = Literal["none", "tensorboard", "mlflow"]
 PartitionName = Literal["dirichlet", "iid", "shards", "quantity", "natural"]
 
 TABLES = (
     *("local", "aggregator", "server", "guard", "attack", "model_options", "data_options"),
-    *("secure", "privacy"),
+    *("secure", "privacy", "clock"),
 )
 # Keys that change how a run is done, but not its result.
 MACHINE_KEYS = frozenset(
@@ -191,7 +192,7 @@ def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
     options = given.get("data_options")
     if not found and isinstance(options, dict) and "client" in options:
         found = {"partition": "natural"} | _every_owner(given)
-    filled = found | _rates(given) | given
+    filled = found | _rates(given) | given | _clock(given)
     partition = filled.get("partition", "dirichlet")
     filled = (_BY_PARTITION.get(partition, {}) if isinstance(partition, str) else {}) | filled
     return _cohort_of(filled.get("clients")) | filled
@@ -202,6 +203,15 @@ def _rates(given: dict[str, Any]) -> dict[str, Any]:
     method = given.get("method", "craft")
     wanted = isinstance(method, str) and not {"client_lr", "server_lr"} <= given.keys()
     return rates_of(method) if wanted else {}
+
+
+def _clock(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the table of the virtual clock, with the mode of an asynchronous method."""
+    method, table = given.get("method", "craft"), given.get("clock", {})
+    if not isinstance(method, str) or not isinstance(table, dict):
+        return {}
+    clock = clock_of(method, table)
+    return {"clock": clock} if clock else {}
 
 
 def _cohort_of(clients: Any) -> dict[str, int]:

@@ -21,6 +21,7 @@ from pydantic import (
     model_validator,
 )
 
+from fedcraft.config.clock import check_clock
 from fedcraft.config.messages import config_error
 from fedcraft.config.objects import Objects, plain
 from fedcraft.errors import FedcraftError
@@ -53,6 +54,7 @@ _AS_BEFORE: dict[str, tuple[Any, ...]] = {
     "model_average": ("none",),
     "secure": ({},),
     "privacy": ({},),
+    "clock": ({},),
 }
 """Keys that 0.1.0 did not have, with the values that change nothing."""
 
@@ -152,6 +154,8 @@ class Settings(BaseModel):
     """Secure aggregation: enabled, sketch, refinements, most_share, dropouts, ... (privacy.md)."""
     privacy: dict[str, Any] = Field(default_factory=dict)
     """Differential privacy: mode (local, distributed, central), clip, noise, delta, epsilon."""
+    clock: dict[str, Any] = Field(default_factory=dict)
+    """A virtual clock: mode (synchronous, buffered), speed_spread, day, ... (virtual-clock.md)."""
 
     if not TYPE_CHECKING:  # type checkers and editors know the keys from the fields
 
@@ -192,6 +196,7 @@ class Settings(BaseModel):
         at_most(self, "min_clients", "clients_per_round")
         checked_options(Secure.from_table, self.secure)
         checked_options(Privacy.from_table, self.privacy)
+        checked_options(check_clock, self)
 
     def given(self) -> dict[str, Any]:
         """The keys that were set: the others follow if the method or the data set changes."""
@@ -239,10 +244,10 @@ class Settings(BaseModel):
         return self.workers or usable_cores()
 
 
-def checked_options(read: Callable[[Mapping[str, Any]], Any], table: Mapping[str, Any]) -> None:
+def checked_options(read: Callable[[Any], Any], given: Mapping[str, Any] | BaseModel) -> None:
     """Raise ValueError if a table does not hold what ``read`` expects."""
     try:
-        read(table)
+        read(given)
     except FedcraftError as error:
         raise ValueError(str(error)) from None
 

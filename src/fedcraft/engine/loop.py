@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedcraft.aggregators import Certificate
@@ -15,9 +18,9 @@ from fedcraft.config.settings import Settings
 from fedcraft.engine.callbacks import Callback
 from fedcraft.engine.client_manager import ClientManager, CohortUpdates
 from fedcraft.engine.interrupt import Halt
+from fedcraft.engine.participation import Participation, Reports
 from fedcraft.engine.private import BudgetSpent
 from fedcraft.engine.profiling import PeakMemory, PhaseTimer
-from fedcraft.engine.sampling import Sampler, draw_clients
 from fedcraft.engine.server import Server, ServerStep
 from fedcraft.engine.stopping import Stopping
 from fedcraft.errors import FedcraftError, NonFiniteError
@@ -46,7 +49,7 @@ class Loop:
         writer: NullWriter,
         callback: Callback,
         stop_requested: Callable[[], bool],
-        sampler: Sampler = draw_clients,
+        participation: Participation,
     ) -> None:
         self.settings, self.clients, self.server = settings, clients, server
         self.states, self.writer, self.callback = states, writer, callback
@@ -56,7 +59,7 @@ class Loop:
         self.diverged = False
         self.extra: dict[str, Any] = {}  # further entries of a checkpoint
         self.attackers: Attackers | None = None
-        self._stop_requested, self._sampler = stop_requested, sampler
+        self.participation, self._stop_requested = participation, stop_requested
         self._meter, self._gauge = PhaseTimer(), PeakMemory()
 
     def run(self) -> str:
@@ -88,6 +91,7 @@ class Loop:
             "server": self.server.state_dict(),
             "stopping": self.stopping.state_dict(),
             "initial": self.clients.workspace.initial,
+            **({"participation": memory} if (memory := self.participation.memory) else {}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -95,7 +99,8 @@ class Loop:
         self.round = state["round"]
         self.server.load_state_dict(state["server"])
         self.stopping.load_state_dict(state["stopping"])
-        self.reason = self.stopping.verdict() or ""
+        self.participation.memory = state.get("participation", self.participation.memory)
+        self.reason = self.stopping.verdict() or self.participation.over() or ""
         self.clients.workspace.initial.copy_(state["initial"])
         self.states.load(state["clients"])
 
@@ -119,10 +124,9 @@ class Loop:
     def _advance(self) -> None:
         index = self.round
         lr = self.settings.client_lr_at(index)
-        drawn = self._sampler(self.settings, len(self.clients.job.federation), index)
         try:
-            trained, dropped = self._train(drawn.present, lr)
-            step = self._aggregate(trained, lr)
+            reports = self._collect(lr)
+            step = self._aggregate(reports.trained, lr)
         except BudgetSpent as error:
             self._stop_short(str(error))
             return
@@ -132,9 +136,9 @@ class Loop:
             self.diverged = True
             self._stop_short(f"not finite: {error}")
             return
-        self.round = index + 1
-        row = self._row(trained, sorted([*drawn.absent.tolist(), *dropped]), lr, step)
-        self.reason = self.stopping.out_of_time() or ""
+        self.round, self.participation.memory = index + 1, reports.memory
+        row = self._row(reports, lr, step)
+        self.reason = self.stopping.out_of_time() or self.participation.over() or ""
         if self.settings.evaluates(self.round):
             self._evaluate_into(row)
         elif self.reason:
@@ -142,8 +146,26 @@ class Loop:
             self._score_into(row)
         self._close_row(row, step.certificate)
 
-    def _train(self, clients: np.ndarray[Any, Any], lr: float) -> tuple[CohortUpdates, list[int]]:
-        self._require_clients(len(clients))
+    def _collect(self, lr: float) -> Reports:
+        """Let clients train, and return the updates that the server gets and can use."""
+        reports = self.participation.collect(self.round, partial(self._train, lr))
+        trained = reports.trained
+        self._require_clients(len(trained.clients))
+        if self.attackers is not None:
+            trained.attacked(self.attackers, self.round)
+        finite = trained.finite(self.server.averaged)
+        bad: list[int] = trained.clients[~finite].tolist()
+        if bad and self.settings.nonfinite != "drop":
+            raise NonFiniteError(
+                f"round {self.round + 1}: NaN or Inf in the update, loss, buffers or state of "
+                f"client(s) {bad}; lower client_lr, or set nonfinite to 'drop' or 'stop'"
+            )
+        self._require_clients(int(finite.sum()))
+        return replace(reports, trained=trained.select(finite), lost=sorted([*reports.lost, *bad]))
+
+    def _train(self, lr: float, clients: NDArray[np.int64]) -> CohortUpdates:
+        if not len(clients):
+            self._require_clients(0)
         with self._meter.phase("train"):
             self.clients.broadcast(self.server.start, self.server.buffers)
             trained = self.clients.train(
@@ -155,17 +177,7 @@ class Loop:
                 sent=self.server.sent,
             )
         self._meter.idle(self.clients.executor.size, float(trained.column("busy").sum()))
-        if self.attackers is not None:
-            trained.attacked(self.attackers, self.round)
-        finite = trained.finite(self.server.averaged)
-        bad: list[int] = trained.clients[~finite].tolist()
-        if bad and self.settings.nonfinite != "drop":
-            raise NonFiniteError(
-                f"round {self.round + 1}: NaN or Inf in the update, loss, buffers or state of "
-                f"client(s) {bad}; lower client_lr, or set nonfinite to 'drop' or 'stop'"
-            )
-        self._require_clients(int(finite.sum()))
-        return trained.select(finite), bad
+        return trained
 
     def _require_clients(self, found: int) -> None:
         if found < self.settings.min_clients:
@@ -187,15 +199,14 @@ class Loop:
                     self.states.put(client, state, self.round + 1)
         return step
 
-    def _row(
-        self, trained: CohortUpdates, dropped: list[int], lr: float, step: ServerStep
-    ) -> dict[str, Any]:
+    def _row(self, reports: Reports, lr: float, step: ServerStep) -> dict[str, Any]:
         return {
             "round": self.round,
-            "clients": trained.clients.tolist(),
-            "dropped": dropped,
+            "clients": reports.trained.clients.tolist(),
+            "dropped": reports.lost,
             "client_lr": lr,
-            "local_loss": float(np.mean(trained.column("train_loss"))),
+            "local_loss": float(np.mean(reports.trained.column("train_loss"))),
+            **reports.row,
             **step.row(),
         }
 

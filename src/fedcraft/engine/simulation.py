@@ -23,6 +23,7 @@ from fedcraft.engine.executors.choose import device_of, make_executor, resolve
 from fedcraft.engine.executors.job import SPLITS, DataSource, Job, Workspace, default_data
 from fedcraft.engine.interrupt import Halt, Interrupted, interruptible
 from fedcraft.engine.loop import Loop
+from fedcraft.engine.participation import participation
 from fedcraft.engine.sampling import Sampler, draw_clients
 from fedcraft.engine.server import Server
 from fedcraft.engine.stopping import require_test_samples
@@ -83,13 +84,13 @@ def run(
     with ExitStack() as stack:
         stack.enter_context(single_threaded())
         stop_requested = stack.enter_context(interruptible())
-        setup = _Setup(method, federation, model, settings, client_data, config, attack)
+        setup = _Setup(method, federation, model, settings, client_data, config, attack, sampler)
         keep = settings.keep_checkpoints
         writer = open_writer(path, keep_checkpoints=keep, resume=resume)
         stack.callback(writer.close)
         checkpoint = writer.find_checkpoint(_NEEDED) if resume else None
         setup.check(checkpoint)
-        loop = setup.loop(writer, checkpoint, Callbacks(callbacks), stop_requested, sampler)
+        loop = setup.loop(writer, checkpoint, Callbacks(callbacks), stop_requested)
         stack.callback(loop.clients.close)
         return setup.carry_out(loop)
 
@@ -106,9 +107,13 @@ class _Setup:
         client_data: DataSource,
         config: ConfigText | None,
         attack: Attack | None = None,
+        sampler: Sampler = draw_clients,
     ) -> None:
         if settings.look_ahead is None:
             settings = settings.but(look_ahead=method.look_ahead)
+        if method.buffered:
+            settings = settings.but(clock=method.clock(settings.clock))
+        self.participation = participation(settings, federation, sampler)
         self.settings, self.federation, self.config = settings, federation, config
         self.objective, self.aggregator, self.optimizer = method.build(settings.server_lr)
         parts = {"local": method.local, "aggregator": method.aggregator, "server": method.server}
@@ -177,7 +182,6 @@ class _Setup:
         checkpoint: Mapping[str, Any] | None,
         callback: Callback,
         stop_requested: Callable[[], bool],
-        sampler: Sampler,
     ) -> Loop:
         """Make the executor and the loop, and load the checkpoint if there is one."""
         remembered = None if checkpoint is None else checkpoint["executor"]
@@ -199,7 +203,8 @@ class _Setup:
             self.job, workspace, executor, side_by_side=self.executor == "vectorized"
         )
         loop = Loop(
-            self.settings, clients, server, states, writer, callback, stop_requested, sampler
+            *(self.settings, clients, server, states, writer, callback, stop_requested),
+            self.participation,
         )
         loop.attackers = self.attackers
         loop.extra = {"identity": self.identity, "executor": self.executor}
@@ -279,7 +284,7 @@ class _Setup:
         )
 
     def _workspace(self) -> Workspace:
-        slots = max(self.settings.clients_per_round, _EVALUATION_SLOTS)
+        slots = max(self.participation.at_once, _EVALUATION_SLOTS)
         samples = {split: int(getattr(self.federation, split).indices.size) for split in SPLITS}
         return Workspace(
             slots=slots,
@@ -294,7 +299,8 @@ class _Setup:
         settings = self.settings
         model = self.theta.numel() * self.theta.element_size()
         data = _bytes({"inputs": self.job.tensors.inputs, "labels": self.job.tensors.labels})
-        models = settings.clients_per_round + 4 + 2 * loop.clients.executor.size
+        flying = loop.participation.at_once - settings.clients_per_round
+        models = settings.clients_per_round + 2 * flying + 4 + 2 * loop.clients.executor.size
         return RunInfo(
             settings=settings,
             clients=len(self.federation),

@@ -26,6 +26,9 @@ class APFL(LocalObjective):
     * ``alpha``: a at first; 1 is training alone, 0 is FedAvg.
     * ``adaptive``: at the first batch of a round, a <- a - lr <grad f_i(u; batch), v - w>, clipped
       to [0, 1].
+
+    The released code mixes the outputs of the two models instead of their parameters, moves w
+    before it computes v's gradient, and in the step of a scales the gradient and adds 0.02 a.
     """
 
     personal = True

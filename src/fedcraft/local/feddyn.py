@@ -21,7 +21,8 @@ class FedDyn(LocalObjective):
     kept by the client and zero at first. Works with the rule ``feddyn``. Reports A_i as FedProx
     does. Cost: two more passes over the parameters per batch; keeps one vector.
 
-    * ``alpha``: the paper has 0.1, 0.01 or 0.001, by data set.
+    * ``alpha``: 0.01, as in the released code's examples. That code divides it by n_i / mean n,
+      clips gradients, and reports the accuracy of the mean of the clients' models.
     """
 
     def __init__(self, *, alpha: float = 0.01, **options: Any) -> None:

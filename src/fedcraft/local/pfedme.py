@@ -22,8 +22,12 @@ class PFedMe(LocalObjective):
     which is evaluated with it (with theta_0 before its first round). The paper's beta is server_lr.
     Cost: ``inner_steps`` times plain SGD's; keeps one vector.
 
-    * ``lam``: 15; ``inner_steps``: 5, both as in the paper. ``lr * lam`` above 1 overshoots.
-    * ``personal_lr``: the rate of v; the task's rate if left out.
+    * ``lam``: 15; ``inner_steps``: 5, both as in the released code, which has lr = 0.005.
+      ``lr * lam`` above 1 overshoots.
+    * ``personal_lr``: the rate of v (0.09 there); the task's rate if left out.
+
+    In the released code v goes on from the batch before and decays by 0.001 v, and all clients
+    train in every round, also those whose w is not used.
     """
 
     personal = True

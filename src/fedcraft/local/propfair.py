@@ -22,9 +22,11 @@ class PropFair(PlainSGD):
     for everyone. Below eps, where the logarithm would explode, log_eps goes on as its tangent:
     log_eps(x) = log x for x >= eps, log eps + (x - eps) / eps otherwise. Cost: as plain SGD.
 
-    * ``baseline``: M, about the largest loss that a client should have (the paper: 2 to 5).
-    * ``eps``: 0.2, as in the paper.
+    * ``baseline``: M, about the largest loss that a client should have (2 in the released code,
+      too small where training starts with a larger loss).
+    * ``eps``: 0.2, as in the released code.
 
+    The tangent is that code's option ``huber``; without it, batches below eps get the weight 1 / M.
     The reported training loss is that of this objective; losses for rules are plain ones.
     """
 

@@ -87,6 +87,12 @@ def method_title(name: str) -> str:
     return name if found is None else found.title
 
 
+def clock_of(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the table of the virtual clock for a method by name; unknown names add nothing."""
+    found = _find(name)
+    return dict(given) if found is None else found.clock(given)
+
+
 def mixture_name(name: str, config: Mapping[str, Any]) -> str:
     """Return the name of a run of a method, parts of which its tables may exchange.
 
@@ -134,8 +140,9 @@ def _listed(name: str) -> Method | None:
 def _mixed(clients: Method, server: str) -> Method | None:
     """Put a server (a method, a rule, an optimiser) behind a method's clients."""
     other = _listed(server)
-    ahead, guard = clients.look_ahead, clients.guard
+    ahead, guard, buffered = clients.look_ahead, clients.guard, clients.buffered
     if other is not None:
+        buffered |= other.buffered
         rule, optimizer, rate = other.aggregator, other.server, other.server_lr
         ahead, guard = other.look_ahead, other.guard
         server, title = other.name, other.title
@@ -157,4 +164,5 @@ def _mixed(clients: Method, server: str) -> Method | None:
         guard=guard,
         server_lr=rate,
         look_ahead=ahead,
+        buffered=buffered,
     )

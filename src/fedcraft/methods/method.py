@@ -83,7 +83,8 @@ class Method:
     """A federated method as a row of a table: only names and numbers.
 
     ``client_lr`` and ``server_lr`` are rates to start from, not tuned ones. ``look_ahead`` is how
-    many steps ahead of the model clients start, ``"auto"`` as many as the rule advises.
+    many steps ahead of the model clients start, ``"auto"`` as many as the rule advises. Methods
+    that are ``buffered`` are asynchronous: ``clock.mode`` is ``"buffered"`` unless it is given.
     ``in_paper`` says whether the CRAFT paper's experiments show it.
     """
 
@@ -98,6 +99,7 @@ class Method:
     client_lr: float = 0.05
     server_lr: float = 1.0
     look_ahead: float | Literal["auto"] = 0.0
+    buffered: bool = False
     in_paper: bool = True
 
     def build(
@@ -123,6 +125,10 @@ class Method:
         changed = replace(self, **given)
         changed.build()
         return changed
+
+    def clock(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the table of the virtual clock with the mode that the method needs."""
+        return {"mode": "buffered", **given} if self.buffered else dict(given)
 
     @property
     def personal(self) -> bool:

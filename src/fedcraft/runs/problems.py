@@ -14,7 +14,7 @@ __all__ = ["fingerprint", "flatten", "problem_of", "title"]
 _KEYS = (
     *("dataset", "model", "clients", "clients_per_round", "partition", "alpha", "min_size"),
     *("shards_per_client", "max_samples", "samples", "train_fraction", "validation_fraction"),
-    *("data_options", "model_options", "attack"),
+    *("data_options", "model_options", "attack", "clock"),
 )
 _PAPER_NAMES = {
     "femnist": "FEMNIST",

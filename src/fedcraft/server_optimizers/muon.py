@@ -18,8 +18,9 @@ class Muon(ServerOptimizer):
     """v <- beta v + g_t; every weight matrix M of v is replaced by s O(M), with O near U V^T
 
     for M = U S V^T: all its directions get about the same length. The two FedMuon papers
-    (arXiv:2510.27403, arXiv:2509.26337) orthogonalise the steps of the clients; here only the
-    server's step is, and clients train as usual.
+    orthogonalise every step of the clients, whose momentum the server averages and whose steps are
+    mixed with its last one (arXiv:2510.27403), or which are corrected by control variates
+    (arXiv:2509.26337); here only the server's step is, and clients train as usual.
     Tensors of more than two axes are matrices of their first axis by all others; vectors (biases,
     norms) take the plain momentum step. O is five steps of the Newton-Schulz iteration
     X <- a X + b (X X^T) X + c (X X^T)^2 X from X = M / ||M||, with Jordan's coefficients, which

@@ -30,7 +30,7 @@ _NOT_STORED = ("data_root", "workers", "checkpoint_every", "checkpoint_minutes",
 _STATUS = ("state", "round", "rounds", "reason", "diverged", "split_hash")
 _ENVIRONMENT = ("python", "processor", "cores", "packages", "torch_capability", "executor")
 _ROUND_KEYS = (
-    *("round", "client_lr", "conflicts", "update_norm", "seconds"),
+    *("round", "virtual_time", "client_lr", "conflicts", "update_norm", "seconds"),
     *("evaluation", "evaluation_last", "left_out_shares", "backdoor"),
 )
 _COMPLETE = ("labels", "owners", "classes")

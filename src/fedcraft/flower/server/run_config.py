@@ -42,6 +42,11 @@ def settings_of(method: Method, clients_per_round: int, training: TrainingKeys) 
     for name in training:
         if name not in known:
             raise InputError(f"{name}: unknown key; expected one of {', '.join(known)}")
+    if method.buffered:
+        raise InputError(
+            f"method: {method.name} needs the virtual clock, which only the simulator has; here "
+            "rounds are synchronous. Choose fedavg."
+        )
     given: dict[str, Any] = {**_DEFAULTS, **training}
     if given.get("look_ahead") is None:
         given["look_ahead"] = method.look_ahead
