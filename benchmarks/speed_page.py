@@ -84,20 +84,17 @@ def _aggregation_row(row: Row, rivals: tuple[str, ...]) -> Iterator[str]:
 
 
 def _steps(rows: list[Row]) -> str:
-    heads = ("network", "eager, ms", "fedcraft, ms", "x eager", "page faults, eager", "fedcraft")
+    heads = ("network", "eager, ms", "fedcraft, ms", "x eager", "bfloat16, x eager", "its error")
+    return table((*heads, "page faults, eager", "fedcraft"), map(_step_row, rows))
+
+
+def _step_row(row: Row) -> Iterator[str]:
     kinds = ("eager", "fedcraft")
-    return table(
-        heads,
-        (
-            (
-                row["network"],
-                *(f"{1e3 * row['seconds'][kind]:.0f}" for kind in kinds),
-                f"{row['ratio']:.2f}",
-                *(f"{row['faults'][kind]:.0f}" for kind in kinds),
-            )
-            for row in rows
-        ),
-    )
+    yield row["network"]
+    yield from (f"{1e3 * row['seconds'][kind]:.0f}" for kind in kinds)
+    yield from (f"{row['ratio'][kind]:.2f}" for kind in ("fedcraft", "bfloat16"))
+    yield f"{row['update_error']:.2f}"
+    yield from (f"{row['faults'][kind]:.0f}" for kind in kinds)
 
 
 def _methods(cases: dict[str, dict[str, dict[str, float]]]) -> str:
