@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ def _aggregation_row(row: Row, rivals: tuple[str, ...]) -> Iterator[str]:
     yield f"{100 * (craft / bare - 1):+.0f} %"
     yield from (f"{seconds[name] / craft:.1f}" if name in seconds else "" for name in rivals)
     errors = worst(row) if "layers" in row else row["errors"]  # files of the first version
-    yield from (f"{error:.0e}" for error in errors) if errors else ("", "")
+    yield from ("" if isnan(error) else f"{error:.0e}" for error in errors or (nan, nan))
 
 
 def _steps(rows: list[Row]) -> str:
