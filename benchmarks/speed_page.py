@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -80,24 +81,21 @@ def _aggregation_row(row: Row, rivals: tuple[str, ...]) -> Iterator[str]:
     yield f"{100 * (craft / bare - 1):+.0f} %"
     yield from (f"{seconds[name] / craft:.1f}" if name in seconds else "" for name in rivals)
     errors = worst(row) if "layers" in row else row["errors"]  # files of the first version
-    yield from (f"{error:.0e}" for error in errors) if errors else ("", "")
+    yield from ("" if isnan(error) else f"{error:.0e}" for error in errors or (nan, nan))
 
 
 def _steps(rows: list[Row]) -> str:
-    heads = ("network", "eager, ms", "fedcraft, ms", "x eager", "page faults, eager", "fedcraft")
+    heads = ("network", "eager, ms", "fedcraft, ms", "x eager", "bfloat16, x eager", "its error")
+    return table((*heads, "page faults, eager", "fedcraft"), map(_step_row, rows))
+
+
+def _step_row(row: Row) -> Iterator[str]:
     kinds = ("eager", "fedcraft")
-    return table(
-        heads,
-        (
-            (
-                row["network"],
-                *(f"{1e3 * row['seconds'][kind]:.0f}" for kind in kinds),
-                f"{row['ratio']:.2f}",
-                *(f"{row['faults'][kind]:.0f}" for kind in kinds),
-            )
-            for row in rows
-        ),
-    )
+    yield row["network"]
+    yield from (f"{1e3 * row['seconds'][kind]:.0f}" for kind in kinds)
+    yield from (f"{row['ratio'][kind]:.2f}" for kind in ("fedcraft", "bfloat16"))
+    yield f"{row['update_error']:.2f}"
+    yield from (f"{row['faults'][kind]:.0f}" for kind in kinds)
 
 
 def _methods(cases: dict[str, dict[str, dict[str, float]]]) -> str:

@@ -18,6 +18,7 @@ from fedcraft.config.settings import (
     ExecutorName,
     ModelAverageName,
     NonFinitePolicy,
+    Precision,
     Schedule,
     StartMethod,
 )
@@ -86,6 +87,7 @@ class Overrides(ObjectKeys, TrainingKeys, total=False):
     workers: int
     start_method: StartMethod
     device: Device
+    precision: Precision
     ray_address: str | None
     evaluate_first: bool
     evaluate_batch: int

@@ -33,6 +33,7 @@ ExecutorName = Literal["auto", "serial", "processes", "vectorized", "ray"]
 NonFinitePolicy = Literal["raise", "drop", "stop"]
 StartMethod = Literal["auto", "fork", "forkserver", "spawn"]
 Device = Literal["auto", "cpu", "cuda"]
+Precision = Literal["float32", "bfloat16"]
 ModelAverageName = Literal["none", "ema", "tail"]
 Schedule = Literal["constant", "linear", "cosine"]
 LookAhead = Annotated[float, Field(ge=0, le=10)] | Literal["auto"]
@@ -52,6 +53,7 @@ _AS_BEFORE: dict[str, tuple[Any, ...]] = {
     "server_lr_schedule": ("constant",),
     "look_ahead": (None, 0.0),
     "model_average": ("none",),
+    "precision": ("float32",),
     "secure": ({},),
     "privacy": ({},),
     "clock": ({},),
@@ -112,6 +114,8 @@ class Settings(BaseModel):
         description="Where clients train: cpu, cuda, or auto for cuda where there is one. The "
         "executor ray uses the CPU.",
     )
+    precision: Precision = "float32"
+    """Type of products in local training; bfloat16 (autocast) is not for published numbers."""
     ray_address: str | None = Field(default=None, min_length=1)
     """Cluster of the executor ray: HOST:PORT, auto, or local; RAY_ADDRESS if left out."""
 

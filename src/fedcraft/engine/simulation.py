@@ -19,7 +19,7 @@ from fedcraft.config.settings import Settings
 from fedcraft.data import Federation, Tensors
 from fedcraft.engine.callbacks import Callback, Callbacks, RunInfo
 from fedcraft.engine.client_manager import ClientManager
-from fedcraft.engine.executors.choose import device_of, make_executor, resolve
+from fedcraft.engine.executors.choose import device_of, make_executor, precision_of, resolve
 from fedcraft.engine.executors.job import SPLITS, DataSource, Job, Workspace, default_data
 from fedcraft.engine.interrupt import Halt, Interrupted, interruptible
 from fedcraft.engine.loop import Loop
@@ -149,6 +149,7 @@ class _Setup:
             evaluate_batch=settings.evaluate_batch,
             data=client_data,
             device=device_of(settings),
+            precision=precision_of(settings),
         )
         few = np.arange(min(2, len(self.job.tensors)))
         warn_of_python_state(module, self.job.tensors.gather(few)[0])

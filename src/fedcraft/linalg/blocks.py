@@ -19,9 +19,9 @@ from fedcraft.errors import NonFiniteError
 from fedcraft.linalg.rounding import vanishes
 
 _WIDTH = 4096  # columns of a piece
-_NARROW = 1024  # for few rows, whose products torch sums up less carefully
+_NARROW = 256  # for few rows, whose products torch sums up less carefully
 _FEW = 32  # rows; from here on computing only one triangle is worth while
-_BATCH = 256  # pieces in one call
+_BATCH = 1024  # narrow pieces in one call
 _IN_CACHE = 2**19  # numbers of a piece in float64
 
 
@@ -129,7 +129,7 @@ def _pieces(block: Tensor, precise: bool) -> Iterator[Tensor]:
     if not precise or block.dtype == torch.float64:
         yield from torch.split(block, _WIDTH, dim=1)
         return
-    width = max(_NARROW // 2, min(_WIDTH, _IN_CACHE // block.shape[0], block.shape[1]))
+    width = max(2 * _NARROW, min(_WIDTH, _IN_CACHE // block.shape[0], block.shape[1]))
     buffer = block.new_empty(block.shape[0], width, dtype=torch.float64)
     for piece in torch.split(block, width, dim=1):
         yield buffer[:, : piece.shape[1]].copy_(piece)
@@ -148,12 +148,12 @@ def _gram(block: Tensor, precise: bool) -> Tensor:
 
 
 def _narrow_gram(block: Tensor) -> Tensor:
-    whole = block.shape[1] // _NARROW * _NARROW
-    rest = block[:, whole:]
+    count, whole = block.shape[0], block.shape[1] // _NARROW
+    rest = block[:, whole * _NARROW :]
     gram = (rest @ rest.T).to(torch.float64)
-    for piece in torch.split(block[:, :whole], _BATCH * _NARROW, dim=1):
-        stack = piece.view(len(piece), -1, _NARROW).transpose(0, 1)
-        gram += torch.bmm(stack, stack.mT).sum(0, dtype=torch.float64)
+    stack = block[:, : whole * _NARROW].view(count, whole, _NARROW).transpose(0, 1)
+    for pieces in torch.split(stack, _BATCH):
+        gram += torch.bmm(pieces, pieces.mT).sum(0, dtype=torch.float64)
     return gram
 
 
@@ -182,10 +182,12 @@ def _openblas() -> Any:
 
 def _dots(block: Tensor, vector: Tensor) -> Tensor:
     """X v, pieces added up in float64."""
-    width = 2 * _WIDTH if len(block) >= _FEW else 8 * _WIDTH
+    width = 2 * _WIDTH if block.shape[0] >= _FEW else 8 * _WIDTH
+    if block.shape[1] <= width:
+        return torch.mv(block, vector).to(torch.float64)
     pairs = zip(torch.split(block, width, dim=1), torch.split(vector, width), strict=True)
     parts = [torch.mv(piece, part) for piece, part in pairs]
-    return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0, dtype=torch.float64)
+    return torch.stack(parts).sum(0, dtype=torch.float64)
 
 
 def _overflowed(products: Tensor) -> bool:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -89,7 +89,8 @@ class LocalTask:
     decayed; ``state`` what the client kept from its last participation; ``buffers`` the broadcast
     buffers (those in the module if left out).
     ``report_loss`` asks for the mean training loss at ``theta``: one more forward pass. ``sent``
-    is what the aggregation rule sends beside the model (SCAFFOLD's control variate).
+    is what the aggregation rule sends beside the model (SCAFFOLD's control variate). ``precision``
+    is the type of the products of local training; parameters and updates keep theirs.
     """
 
     theta: Tensor
@@ -103,6 +104,7 @@ class LocalTask:
     buffers: dict[str, Tensor] | None = None
     report_loss: bool = False
     sent: Mapping[str, Tensor] = field(default_factory=dict)
+    precision: torch.dtype = torch.float32
 
     def __post_init__(self) -> None:
         require(0 <= self.lr < float("inf"), "lr", "a finite rate >= 0", self.lr)
@@ -196,7 +198,8 @@ class LocalObjective(ABC):
             before = self.loss_at(model, task.theta, task.data) if task.report_loss else None
             model.load(task.theta)
             _set_mode(model, training=True)
-            with seeded(task.address.dropout_seed()):
+            precision = autocast(task.theta.device, task.precision)
+            with seeded(task.address.dropout_seed()), precision:
                 result = self._run(model, task)
             torch.sub(task.theta, model.vector, out=out)
             return replace(result, loss=before, buffers=model.buffers() or None)
@@ -226,6 +229,13 @@ class LocalObjective(ABC):
         may share memory with the task: read only.
         """
         return task.theta
+
+
+def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextManager[Any]:
+    """Multiply in ``precision`` inside the block; float32 changes nothing."""
+    if precision == torch.float32:
+        return nullcontext()
+    return torch.autocast(device.type, precision)
 
 
 @contextmanager

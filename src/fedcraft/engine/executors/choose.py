@@ -13,7 +13,6 @@ from fedcraft.engine.executors.job import Job, Workspace
 from fedcraft.engine.executors.processes import ProcessExecutor
 from fedcraft.engine.executors.units import UnitRunner
 from fedcraft.errors import ConfigError
-from fedcraft.local.fast_sgd.vectorized import make_group_trainer
 
 # Executors from packages above this one, by the path of the function that makes them.
 ADAPTERS: dict[str, str] = {"ray": "fedcraft.cluster:make_ray_executor"}
@@ -31,6 +30,11 @@ def device_of(settings: Settings) -> torch.device:
     if wanted == "cpu" or settings.executor in ADAPTERS:
         return torch.device("cpu")
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def precision_of(settings: Settings) -> torch.dtype:
+    """Return the type of the products of local training."""
+    return torch.bfloat16 if settings.precision == "bfloat16" else torch.float32
 
 
 def resolve(settings: Settings, job: Job, remembered: str | None) -> str:
@@ -80,11 +84,13 @@ def make_executor(
 
 def _can_group(settings: Settings, job: Job) -> bool:
     attraction = settings.client_lr * getattr(job.objective, "mu", 0.0)  # the rate only falls
-    return attraction < 1 and make_group_trainer(job.objective, job.module, job.device) is not None
+    return attraction < 1 and job.group_trainer() is not None
 
 
 def _worth_grouping(settings: Settings, job: Job) -> bool:
     if job.device.type != "cpu":
         return True
+    if job.precision != torch.float32:  # only the written-out float32 steps gain by it
+        return False
     parameters = sum(parameter.numel() for parameter in job.module.parameters())
     return settings.clients_per_round >= _MANY_CLIENTS and parameters <= _SMALL_MODEL

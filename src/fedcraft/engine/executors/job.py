@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedcraft.data import Federation, Tensors
 from fedcraft.engine.executors.shared_memory import PrivateSlots, Regions, SharedBytes, Slots
 from fedcraft.local import ClientData, ClientState, LocalObjective
+from fedcraft.local.fast_sgd.vectorized import GroupTrainer, make_group_trainer
 
 SPLITS = ("test", "train", "validation")
 REPORT = ("samples", "steps", "train_loss", "loss", "total", "busy")
@@ -74,10 +75,15 @@ class Job:
     evaluate_batch: int
     data: DataSource = default_data
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    precision: torch.dtype = torch.float32
 
     def client_data(self, client: int, round: int) -> ClientData:
         """Return the samples on which a client trains in a round."""
         return self.data(self.tensors, self.federation.rows(client), client, round)
+
+    def group_trainer(self) -> GroupTrainer | None:
+        """Return what trains clients side by side, None if they must be trained one by one."""
+        return make_group_trainer(self.objective, self.module, self.device, self.precision)
 
     def without_samples(self) -> Job:
         """Return a copy small enough to be sent: workers need only the indices of a federation."""

@@ -24,7 +24,8 @@ from fedcraft.engine.executors.job import (
 from fedcraft.errors import ClientError, ConfigError
 from fedcraft.local import ClientData, LocalResult, LocalTask, SeedAddress
 from fedcraft.local.fast_sgd.model import scratch_model
-from fedcraft.local.fast_sgd.vectorized import GroupTrainer, make_group_trainer
+from fedcraft.local.fast_sgd.vectorized import GroupTrainer
+from fedcraft.local.objective import autocast
 
 
 class UnitFailure(NamedTuple):
@@ -85,10 +86,12 @@ class UnitRunner:
         slots = self.workspace.group_slots[first : min(first + command.group, members)].tolist()
         tasks = [self._cpu_task(command, slot) for slot in slots]
         if self._group is None:
-            self._group = make_group_trainer(self.job.objective, self.job.module, self.job.device)
+            self._group = self.job.group_trainer()
         if self._group is None:
             raise ConfigError("executor: these clients cannot be trained side by side")
-        results = self._group.train(tasks, [self.workspace.updates[slot] for slot in slots])
+        rows = [self.workspace.updates[slot] for slot in slots]
+        with autocast(self.job.device, self.job.precision):
+            results = self._group.train(tasks, rows)
         for slot, task, result in zip(slots, tasks, results, strict=True):
             if command.report_loss:
                 before = self.job.objective.loss_at(self.model, task.theta, task.data)
@@ -187,6 +190,7 @@ class UnitRunner:
             initial=self.workspace.initial,
             buffers=self._buffers(),
             report_loss=command.report_loss,
+            precision=self.job.precision,
         )
 
     def _buffers(self) -> dict[str, Tensor] | None:

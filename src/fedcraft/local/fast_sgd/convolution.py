@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d, pad
+from torch.nn.functional import conv1d, conv2d
 
 _TILE = 16  # side of NNPACK's Fourier tile
 _LEAST_CHANNELS = 16  # below this the transforms cost more than they save
@@ -36,6 +36,12 @@ def fourier(inputs: Tensor, weight: Tensor) -> bool:
     )
 
 
+def ordered(images: Tensor, by_fourier: bool) -> Tensor:
+    """Return images in the memory order of their route: oneDNN likes channels last."""
+    order = torch.contiguous_format if by_fourier else torch.channels_last
+    return images.contiguous(memory_format=order)
+
+
 def forward(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return the valid convolution; contiguous by the Fourier route, else as oneDNN gives it."""
     if fourier(inputs, weight):
@@ -55,7 +61,7 @@ def input_gradient(inputs: Tensor, weight: Tensor, gradient: Tensor) -> Tensor:
     """Return dX[n, i] = sum_o g[n, o] * flipped w[o, i], over the whole border.
 
     One tile gives an image of at most 17 - k pixels a side. If the input is two pixels larger
-    (32 x 32 images in the paper's network), its outermost ring is done by one matrix product.
+    (32 x 32 images in the paper's network), its outermost ring is computed directly.
     """
     height, width = inputs.shape[2:]
     kernel = weight.shape[2]
@@ -78,28 +84,27 @@ def _inner_and_ring(gradient: Tensor, weight: Tensor, flipped: Tensor) -> Tensor
     # Channels last in memory, like the layers below.
     whole = inner.new_empty(count, height + 2, width + 2, channels).permute(0, 3, 1, 2)
     whole[:, :, 1:-1, 1:-1] = inner
-    top, bottom, left, right = _ring(gradient, weight)
-    whole[:, :, 0], whole[:, :, -1] = top, bottom
-    whole[:, :, :, 0], whole[:, :, :, -1] = left, right
+    for edge, line in zip(_edges(whole), _ring(gradient, weight), strict=True):
+        edge.copy_(line)
     return whole
 
 
-def _ring(gradient: Tensor, weight: Tensor) -> Tensor:
-    """Return the four outermost lines of dX, (4, n, i, side).
+def _ring(gradient: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+    """Return the four outermost lines of dX, each (n, i, side).
 
     Only one line of the gradient and one line of the kernel reach each of them, so each is a full
-    one-dimensional convolution.
+    one-dimensional convolution: four groups of one call.
     """
-    kernel = weight.shape[2]
-    lines = torch.stack(
-        [gradient[:, :, 0], gradient[:, :, -1], gradient[..., 0], gradient[..., -1]]
-    )
-    kernels = torch.stack([weight[:, :, 0], weight[:, :, -1], weight[..., 0], weight[..., -1]])
-    windows = pad(lines, (kernel - 1, kernel - 1)).unfold(3, kernel, 1)  # (4, n, o, side, k)
-    sides, count, _, side, _ = windows.shape
-    rows = windows.permute(0, 1, 3, 2, 4).reshape(sides, count * side, -1)
-    columns = kernels.flip(3).permute(0, 1, 3, 2).reshape(sides, -1, weight.shape[1])
-    return torch.bmm(rows, columns).view(sides, count, side, -1).transpose(2, 3)
+    lines, kernels = (torch.cat(_edges(images), 1) for images in (gradient, weight))
+    outputs, inputs, kernel = weight.shape[:3]
+    flipped = kernels.view(outputs, 4, inputs, kernel).flip(3).permute(1, 2, 0, 3)
+    found = conv1d(lines, flipped.reshape(-1, outputs, kernel), padding=kernel - 1, groups=4)
+    return found.chunk(4, 1)
+
+
+def _edges(images: Tensor) -> list[Tensor]:
+    """The lines at the top, the bottom, the left and the right."""
+    return [images[:, :, 0], images[:, :, -1], images[..., 0], images[..., -1]]
 
 
 def _backward(

@@ -36,7 +36,7 @@ class ImageModel(FlatModel):
         return self.module(inputs)
 
 
-class SequentialModel(FlatModel):
+class SequentialModel(ImageModel):
     """A flat model whose plain steps and gradient-free passes go through hand-written layers.
 
     The module does everything else (a graph for other solvers, hooks, training mode). The numbers
@@ -50,12 +50,16 @@ class SequentialModel(FlatModel):
         self._first = next(i for i, layer in enumerate(self._layers) if hasattr(layer, "weight"))
 
     def __call__(self, inputs: Tensor) -> Any:
+        if torch.is_autocast_enabled("cpu"):  # these layers are written for float32
+            return super().__call__(inputs)
         if torch.is_grad_enabled():
             return self.module(inputs)
         return self._forward(inputs)
 
     def step(self, inputs: Tensor, labels: Tensor, loss: Loss, lr: float) -> Tensor:
         """Take one plain SGD step on a batch and return its loss before the step."""
+        if torch.is_autocast_enabled("cpu"):
+            return super().step(inputs, labels, loss, lr)
         with torch.inference_mode():
             outputs = self._forward(inputs)
         value, gradient = _loss_gradient(outputs, labels, loss)

@@ -48,13 +48,12 @@ class _Linear(_Weighted):
 
 class _Convolution(_Weighted):
     def forward(self, inputs: Tensor, training: bool) -> Tensor:
-        # Few channels: channels-last order suits both oneDNN and the pooling that follows.
-        if not convolution.fourier(inputs, self.weight):
-            inputs = inputs.contiguous(memory_format=torch.channels_last)
-        self.inputs = inputs
-        return convolution.forward(inputs, self.weight, self.bias)
+        self._by_fourier = convolution.fourier(inputs, self.weight)
+        self.inputs = convolution.ordered(inputs, self._by_fourier)
+        return convolution.forward(self.inputs, self.weight, self.bias)
 
     def backward(self, gradient: Tensor, lr: float, deeper: bool) -> Tensor:
+        gradient = convolution.ordered(gradient, self._by_fourier)
         below = gradient
         if deeper:
             below = convolution.input_gradient(self.inputs, self.weight, gradient)

@@ -37,14 +37,17 @@ def group_size(clients: int, device: torch.device) -> int:
 
 
 def make_group_trainer(
-    objective: LocalObjective, module: nn.Module, device: torch.device
+    objective: LocalObjective,
+    module: nn.Module,
+    device: torch.device,
+    precision: torch.dtype = torch.float32,
 ) -> GroupTrainer | None:
     """Return the group trainer of a run, None if its clients must be trained one by one."""
     if type(objective) not in (PlainSGD, Proximal) or objective.loss is not cross_entropy:
         return None
     if getattr(objective, "solver", None) != Solver():
         return None
-    model = batched_model(copy.deepcopy(module), device)
+    model = batched_model(copy.deepcopy(module), device, precision)
     return None if model is None else GroupTrainer(model, getattr(objective, "mu", 0.0))
 
 
@@ -126,12 +129,14 @@ class BatchedModel(Protocol):
         """Return one client's model as a flat vector."""
 
 
-def batched_model(module: nn.Module, device: torch.device) -> BatchedModel | None:
+def batched_model(
+    module: nn.Module, device: torch.device, precision: torch.dtype = torch.float32
+) -> BatchedModel | None:
     """Return the fastest way to train many copies of ``module``, None if there is none.
 
-    On a CPU only the hand-written steps are faster than one client after the other.
+    On a CPU only the hand-written steps, in float32, are faster than one client after the other.
     """
-    if device.type != "cpu":
+    if device.type != "cpu" or precision != torch.float32:
         has_buffers = next(module.buffers(), None) is not None
         return None if has_buffers else BatchedModule(module.to(device))
     layers = list(leaves(module))
