@@ -155,8 +155,8 @@ class SecretProducts:
         if size <= _NEGLIGIBLE * length:
             return torch.zeros_like(rest)
         spans = np.stack([c.numpy() for c in (*earlier, rest)])
-        most = self._options.most_share * (1 - 1e-9)
-        if largest_share(spans) <= most:
+        most = self._options.most_share * (1 - 1e-9)  # clients may round it differently
+        if self._options.most_share == 1 or largest_share(spans) <= most:
             return rest
         if self._options.concentrated == "raise":
             raise InputError(
@@ -167,7 +167,7 @@ class SecretProducts:
         self.spread.add(layer)
         if bool(spans[:-1].any()):  # this layer stays as exact as it is
             return torch.zeros_like(rest)
-        return _spread(rest, most)
+        return spread_evenly(rest, most, estimate)
 
     def _sum(self, rest: Tensor, rows: Sequence[int], lengths: Tensor) -> None:
         if self.left == 0:
@@ -236,8 +236,13 @@ def _lengths(estimate: Tensor, coefficients: Tensor) -> Tensor:
     return square.clamp(min=0).sqrt()
 
 
-def _spread(coefficients: Tensor, most: float) -> Tensor:
-    """Add the least multiple of equal coefficients that lets no client exceed its share."""
+def spread_evenly(coefficients: Tensor, most: float, estimate: Tensor) -> Tensor:
+    """Add the least multiple of equal coefficients that lets no client exceed its share.
+
+    The sum c + t 1 is then shortened, as far as its product with U^T c stays that of U^T c itself:
+    what all clients add in the direction of the rule's answer need not come from the one client.
+    For CRAFT this keeps the mean progress of the clients that the answer corrects.
+    """
     equal = torch.ones_like(coefficients) * coefficients.abs().max()
     low, high = 0.0, 1.0
     while largest_share((coefficients + high * equal).numpy()) > most:
@@ -251,4 +256,7 @@ def _spread(coefficients: Tensor, most: float) -> Tensor:
         middle = (low + high) / 2
         fine = largest_share((coefficients + middle * equal).numpy()) <= most
         low, high = (low, middle) if fine else (middle, high)
-    return coefficients + high * equal
+    found = coefficients + high * equal
+    along = estimate @ coefficients
+    wanted, progress = float(coefficients @ along), float(found @ along)
+    return found * (wanted / progress if progress > wanted else 1.0)

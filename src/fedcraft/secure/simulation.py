@@ -99,7 +99,10 @@ class ArithmeticRound:
         bound = float(options.bound or 0) if options.sums_only else 0.0
         self._units, self.norms = scaled_rows(updates[kept], sizes, bound)
         count, fold = options.sketch, options.fold
-        self.cosines = gram_from(sketch(self._units, sizes, seed, count=count, fold=fold))
+        if options.protocol == "exact" and not options.sums_only:
+            self.cosines = gram_from(torch.split_with_sizes(self._units, list(sizes), dim=1))
+        else:
+            self.cosines = gram_from(sketch(self._units, sizes, seed, count=count, fold=fold))
 
     def dots(self, vector: Tensor, rows: Sequence[int]) -> dict[int, Tensor]:
         """See ``SecretRound``."""
@@ -194,7 +197,7 @@ def _round(
     model: Tensor,
     index: int,
 ) -> SecretRound:
-    if options.protocol == "arithmetic":
+    if options.protocol != "complete":
         seed = random.bytes(32)
         return ArithmeticRound(updates, clients, layout.sizes, options, seed=seed, random=random)
     hashed = digest(model.detach().cpu().contiguous().numpy().tobytes())
