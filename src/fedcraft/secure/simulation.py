@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +28,7 @@ from fedcraft.updates import ClientId, Layout
 class LocalExchange:
     """Clients in this process. ``chances`` are probabilities of a drop-out by stage.
 
-    A client that is lost stays lost for the round. ``received`` keeps every answer, for tests.
+    A client that is lost stays lost for the round.
     """
 
     def __init__(
@@ -46,20 +46,18 @@ class LocalExchange:
         self._model = model
         self._random, self._chances = random, options.dropouts
         self.gone: set[ClientId] = set()
-        self.received: list[tuple[Stage, ClientId, Message]] = []
 
-    def ask(self, stage: Stage, said: Message, private: Private) -> Mapping[ClientId, Message]:
+    def ask(
+        self, stage: Stage, said: Message, private: Private
+    ) -> Iterator[tuple[ClientId, Message]]:
         """Let the clients answer one after the other."""
-        replies = {}
         for client, mine in private.items():
             self.gone |= {client} if self._random.random() < self._chances.get(stage, 0) else set()
             if client not in self.gone:
                 try:
-                    replies[client] = self.answer(stage, client, said, mine)
+                    yield client, self.answer(stage, client, said, mine)
                 except RefusedError:
                     self.gone.add(client)
-        self.received += [(stage, client, reply) for client, reply in replies.items()]
-        return replies
 
     def answer(self, stage: Stage, client: ClientId, said: Message, mine: Message) -> Message:
         """Return one client's answer."""
