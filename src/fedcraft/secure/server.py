@@ -261,7 +261,6 @@ class MaskedRound:
                 total = point.add(total, mask, -1 if j < place else 1)
         return total
 
-
     def _recovered(self, place: int, kind: int, shares: list[bytes]) -> bytes:
         """Return a client's secret; wrong shares must not spoil the sum."""
         try:

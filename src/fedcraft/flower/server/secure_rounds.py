@@ -132,11 +132,14 @@ class SecureRounds:
         def remote(rule: Aggregator) -> tuple[Step, dict[str, Any]]:
             step = aggregate_secretly(rule, cohort)
             certificate = step.certificate
-            kept = {*certificate.client_ids} if certificate else {*trained.clients.tolist()}
+            summed = {reports[int(node)].client for node in products.summed()}
+            kept = {*certificate.client_ids} if certificate else summed
             updates.accepted = [reply for reply in updates.accepted if reply.client in kept]
             lost = tuple(i for i in trained.clients.tolist() if i not in kept)
             spread = tuple(layout.names[layer] for layer in sorted(products.spread))
             reported.append(SecureReport(products.spent, 1, lost, spread))
+            if self._state.private is not None:
+                self._state.private.require_noise(len(kept))
             return step, asdict(reported[-1])
 
         self._state.aggregate_remotely(number, trained, remote)
