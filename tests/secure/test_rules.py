@@ -149,6 +149,26 @@ def test_a_spread_sum_makes_the_progress_that_the_rule_asked_for():
     assert float(spread_evenly(asked, 0.6, opposed)[0]) > 1
 
 
+def test_a_layer_that_may_not_be_refined_still_meets_the_target_that_is_missed():
+    """Products of the first sum are exact: its length is corrected, without another sum."""
+    rows, layout = _long_rows(), Layout.from_sizes([2000])
+    units = torch.nn.functional.normalize(rows.double(), dim=1)
+    along = torch.tensor([-0.5] + [1.0] * (len(rows) - 1), dtype=torch.float64)
+    reference = (torch.linalg.pinv(units) @ along).float()  # only client 0 falls short
+    missed = []
+    for refinements in (0, 1):
+        rule = aggregator("craft", constraint="at_least")
+        rule.memory = {"reference": reference}
+        step, report = simulate_round(
+            rule, rows, layout, RoundInput(layers=layout),
+            Secure(sketch=32, most_share=0.6, refinements=refinements, precision=1e-5),
+            seed=3, index=0, model=torch.zeros(1),
+        )  # fmt: skip
+        assert report.spread and report.sums == 1
+        missed.append(abs(float(units[0] @ step.direction.double()) - 1 / len(rows)))
+    assert missed[1] < 0.01 * missed[0] + 1e-5
+
+
 def test_exact_gram_matrices_give_the_plain_step_in_one_sum():
     rows, layout = _long_rows(), Layout.from_sizes([2000])
     exact = aggregator("craft").aggregate(rows, layers=[2000]).direction
