@@ -96,7 +96,7 @@ class CountingExchange(LocalExchange):
             memory["units"] = rows.squeeze(0).numpy()
         if stage == "sum":
             self._try_with_all_masks(client, said)
-            memory["near"] = memory["near"][:0]
+            self.clients[client].memory["near"] = memory["near"][:0]
         started = time.process_time()
         reply = super().answer(stage, client, said, mine)
         self.first += (time.process_time() - started) * (client == 0 and stage != "sum")
@@ -129,7 +129,9 @@ def secure_round(
     round = MaskedRound(exchange, ids, layout.sizes, options, occasion=b"1", model=_MODEL)
     products = SecretProducts(round, options)
     cohort = secret_cohort(products, round, layout, RoundInput(layers=layout), ids)
-    aggregate_secretly(rule, cohort)
+    step = aggregate_secretly(rule, cohort)
+    if step.certificate is not None and not step.certificate.conflict_free:
+        raise AssertionError("masks did not cancel")
     return exchange, products.spent, time.process_time() - started - exchange.seconds
 
 

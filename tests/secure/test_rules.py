@@ -164,7 +164,8 @@ def test_a_layer_that_may_not_be_refined_still_meets_the_target_that_is_missed()
             Secure(sketch=32, most_share=0.6, refinements=refinements, precision=1e-5),
             seed=3, index=0, model=torch.zeros(1),
         )  # fmt: skip
-        assert report.spread and report.sums == 1
+        assert report.spread
+        assert report.sums == 1
         missed.append(abs(float(units[0] @ step.direction.double()) - 1 / len(rows)))
     assert missed[1] < 0.01 * missed[0] + 1e-5
 
