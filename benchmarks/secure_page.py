@@ -17,34 +17,65 @@ STEPS = Path("results/benchmarks/secure-steps.json")
 COST = Path("results/benchmarks/secure-cost.json")
 ACCURACY = Path("results/benchmarks/secure-accuracy.json")
 PRIVACY = Path("results/benchmarks/privacy-cost.json")
+WAYS = ("plain", "secure", "limited", "secure and limited")
 
 
 def steps_table() -> str:
-    """One row per data set, constraint, sketch size and number of sums."""
+    """Without a limit on shares: one row per data set, constraint, sketch size and sums."""
     heads = ("data, constraint, k", "sums", "error", "cosine", "largest share, median round")
     rows = [
         (
             f"{row['dataset']}, {row['constraint']}, {row['sketch']}",
             row["sums"],
-            f"{100 * row['error_largest']:.1f} %",
+            f"{100 * row['error_largest']:.2f} %",
             f"{row['cosine_least']:.5f}",
             f"{row['share_median']:.2f}",
         )
         for row in json.loads(STEPS.read_text())
+        if row["most_share"] == 1
+    ]
+    return table(heads, rows)
+
+
+def limited_table() -> str:
+    """With the limit: how close the step comes to that of exact Gram matrices under it."""
+    heads = (
+        "data, constraint",
+        "sums",
+        "error, median round",
+        "error, worst round",
+        "cosine, worst round",
+        "rounds in which it acts",
+    )
+    rows = [
+        (
+            f"{row['dataset']}, {row['constraint']}",
+            row["sums"],
+            f"{100 * row['error_median']:.2f} %",
+            f"{100 * row['error_largest']:.1f} %",
+            f"{row['cosine_least']:.4f}",
+            f"{row['rounds_with_spread_layers']} of {row['rounds']}",
+        )
+        for row in json.loads(STEPS.read_text())
+        if row["most_share"] < 1
     ]
     return table(heads, rows)
 
 
 def cost_table() -> str:
-    """Bytes per client and round against plain FedAvg and Flower's SecAgg+."""
+    """Bytes and seconds per round against plain FedAvg and Flower's SecAgg+."""
     heads = (
         "parameters",
         "clients",
         "sums",
         "up, MB",
-        "against plain",
-        "against SecAgg+",
+        "/ plain",
+        "/ SecAgg+",
         "down, MB",
+        "client, s",
+        "server, s",
+        "/ SecAgg+",
+        "/ FedAvg, same protocol",
     )
     rows = [
         (
@@ -55,6 +86,10 @@ def cost_table() -> str:
             f"{row['up'] / row['up_plain']:.2f}",
             f"{row['up'] / row['up_secagg']:.2f}",
             f"{row['down'] / 1e6:.2f}",
+            f"{row['client_seconds']:.2g}",
+            f"{row['server_seconds']:.2g}",
+            f"{row['server_seconds'] / row['server_seconds_secagg']:.2f}",
+            f"{row['server_seconds'] / row['server_seconds_sums']:.2f}",
         )
         for row in json.loads(COST.read_text())
     ]
@@ -62,22 +97,24 @@ def cost_table() -> str:
 
 
 def accuracy_table() -> str:
-    """Final accuracy in the plain and in the secure way, over the seeds that have both."""
-    rows = json.loads(ACCURACY.read_text())
-    found: dict[tuple[str, str], dict[bool, dict[int, float]]] = {}
-    for row in rows:
-        ways = found.setdefault((row["dataset"], row["method"]), {False: {}, True: {}})
-        ways[bool(row["secure"])][row["seed"]] = row["mean"]
+    """Final accuracy by way of aggregation, over the seeds that have all of them."""
+    found: dict[tuple[str, int, str], dict[str, dict[int, float]]] = {}
+    for row in json.loads(ACCURACY.read_text()):
+        case = (row["dataset"], row["rounds"], row["method"])
+        ways = found.setdefault(case, {way: {} for way in WAYS})
+        ways[row["way"]][row["seed"]] = row["mean"]
     lines = []
-    for (dataset, method), ways in found.items():
-        seeds = sorted(ways[False].keys() & ways[True].keys())
+    for (dataset, rounds, method), ways in found.items():
+        seeds = set.intersection(*(set(values) for values in ways.values()))
         if seeds:
-            plain, secure = (sum(ways[way][s] for s in seeds) / len(seeds) for way in (False, True))
-            difference = f"{secure - plain:+.3f}"
-            lines.append(
-                (f"{dataset}, {method}", len(seeds), f"{plain:.3f}", f"{secure:.3f}", difference)
-            )
-    return table(("data, method", "seeds", "plain", "secure", "difference"), lines)
+            means = {w: sum(ways[w][s] for s in seeds) / len(seeds) for w in WAYS}
+            plain, secure, limited, both = (means[way] for way in WAYS)
+            secure_text = f"{secure:.3f} ({secure - plain:+.3f})"
+            both_text = f"{both:.3f} ({both - limited:+.3f})"
+            name, values = f"{dataset}, {rounds} rounds, {method}", (f"{plain:.3f}", secure_text)
+            lines.append((name, len(seeds), *values, f"{limited:.3f}", both_text))
+    heads = ("data, method", "seeds", "plain", "secure, no limit", "plain with limit", "secure")
+    return table(heads, lines)
 
 
 def privacy_table() -> str:
@@ -93,6 +130,7 @@ def page() -> str:
     """The page with all its tables."""
     blocks = {
         "secure-steps": steps_table(),
+        "secure-limited": limited_table(),
         "secure-accuracy": accuracy_table(),
         "secure-cost": cost_table(),
         "privacy-cost": privacy_table(),

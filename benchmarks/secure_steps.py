@@ -9,9 +9,12 @@ memory, for several sketch sizes and numbers of sums. It is the protocol's arith
 and masks, which change no bit. ``error`` is max |U g - rho| over layers and clients as a share of
 the mean target (``at_least``: what is missing of the target), ``cosine`` is between the two steps.
 The shares show whom the exact step itself would reveal: the largest share of one client in the
-squared coefficients of a layer, among the sums of the round.
+squared coefficients of a layer, among the sums of the round. ``most_share`` says what the secure
+step is compared with: at 1 the plain step; below 1 the step that the rule takes with exact Gram
+matrices and one sum under the same limit, which is not the plain step where one client dominates.
 
-The second part trains each method with three seeds in the plain and in the secure way.
+The second part trains each method with three seeds: in the plain way, in the plain way under the
+limit (exact Gram matrices), and in the secure way without and with the limit.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import argparse
 import copy
 import json
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
@@ -40,9 +44,18 @@ from fedcraft.seeds import generator
 
 SKETCHES = {"digits": (64, 256, 1024, 2048), "femnist": (64, 256, 1024)}
 SUMS = (1, 2, 3)
+LIMIT = Secure().most_share
+LIMITED_SKETCH = 1024
 ROUNDS = 50
 SEEDS = (77, 78, 79)
-METHODS = ("craft", "craft-one-sided", "craft-auto")
+METHODS = ("craft-one-sided", "craft-auto", "craft")
+_SECURE = {"enabled": True}  # with the default options
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "limited": {"enabled": True, "protocol": "exact", "refinements": 0},
+    "secure": {**_SECURE, "most_share": 1.0},
+    "secure and limited": _SECURE,
+}
 
 
 class Compared(Craft):
@@ -56,33 +69,48 @@ class Compared(Craft):
         step = super().aggregate_cohort(cohort)
         if isinstance(cohort, MemoryCohort):
             after, self.memory = self.memory, before
+            exact = Secure(protocol="exact", refinements=0)
+            limited, _ = self._secure_step(cohort, exact, self._round(cohort, exact))
             for sketch in self.sketches:
-                self._compare(cohort, step, sketch)
+                options = Secure(sketch=sketch, most_share=1.0)
+                round = self._round(cohort, options)
+                self._compare(cohort, step, options, round)
+                if sketch == LIMITED_SKETCH:
+                    self._compare(cohort, limited, replace(options, most_share=LIMIT), round)
             self.memory = after
         return step
 
-    def _compare(self, cohort: MemoryCohort, plain: Step, sketch: int) -> None:
-        # The exact step, whatever it reveals: shares are reported.
-        options = Secure(sketch=sketch, most_share=1.0)
-        random = generator(1, "secure", len(self.found), sketch)
-        round = ArithmeticRound(
+    def _round(self, cohort: MemoryCohort, options: Secure) -> ArithmeticRound:
+        random = generator(1, "secure", len(self.found), options.sketch)
+        return ArithmeticRound(
             cohort.updates, cohort.client_ids, cohort.layout.sizes, options,
             seed=random.bytes(32), random=random,
         )  # fmt: skip
+
+    def _secure_step(
+        self, cohort: MemoryCohort, options: Secure, round: ArithmeticRound
+    ) -> tuple[Step, SecretProducts]:
+        products = SecretProducts(round, options)
+        fields = ("layout", "client_ids", "weights", "losses", "steps", "client_lr")
+        facts = {name: getattr(cohort, name) for name in fields}
+        rows = tuple(range(cohort.size))
+        secret = SecretCohort(**facts, products=products, rows=rows)
+        return aggregate_secretly(copy.copy(self), secret), products
+
+    def _compare(
+        self, cohort: MemoryCohort, wanted: Step, options: Secure, round: ArithmeticRound
+    ) -> None:
         for sums in SUMS:
-            products = SecretProducts(round, replace(options, refinements=sums - 1))
-            fields = ("layout", "client_ids", "weights", "losses", "steps", "client_lr")
-            facts = {name: getattr(cohort, name) for name in fields}
-            rows = tuple(range(cohort.size))
-            rule = copy.copy(self)
-            step = aggregate_secretly(rule, SecretCohort(**facts, products=products, rows=rows))
+            allowed = replace(options, refinements=sums - 1)
+            step, products = self._secure_step(cohort, allowed, round)
             shares = [0.0]  # of a round in which the last step suffices, so that no sum is needed
             for q in range(len(cohort.layout) if products.known else 0):
                 sums_of_layer = [known.coefficients[q].numpy() for known in products.known]
                 shares.append(largest_share(sums_of_layer))
+            case = {"most_share": options.most_share, "sketch": options.sketch, "sums": sums}
             self.found.append(
-                {"sketch": sketch, "sums": sums, "share": max(shares)}
-                | _difference(cohort, plain, step, self.constraint)
+                {**case, "share": max(shares), "spread": bool(products.spread)}
+                | _difference(cohort, wanted, step, self.constraint)
             )
 
 
@@ -112,41 +140,42 @@ def exactness(dataset: str, constraint: str) -> list[dict[str, Any]]:
             evaluate_every=0,
             out=Path(folder) / "run",
         )
+    cases = [(1.0, sketch) for sketch in SKETCHES[dataset]] + [(LIMIT, LIMITED_SKETCH)]
     rows = []
-    for sketch in SKETCHES[dataset]:
-        for sums in SUMS:
-            these = [r for r in Compared.found if (r["sketch"], r["sums"]) == (sketch, sums)]
-            error = np.array([row["error"] for row in these])
-            share = np.array([row["share"] for row in these])
-            rows.append(
-                {
-                    "dataset": dataset,
-                    "constraint": constraint,
-                    "sketch": sketch,
-                    "sums": sums,
-                    "rounds": len(these),
-                    "error_median": float(np.median(error)),
-                    "error_largest": float(error.max()),
-                    "cosine_least": min(row["cosine"] for row in these),
-                    "share_median": float(np.median(share)),
-                    "share_largest": float(share.max()),
-                    "rounds_above_0.75": int((share > 0.75).sum()),
-                }
-            )
+    for (most_share, sketch), sums in product(cases, SUMS):
+        case = {"most_share": most_share, "sketch": sketch, "sums": sums}
+        these = [row for row in Compared.found if case.items() <= row.items()]
+        error, share = (np.array([row[name] for row in these]) for name in ("error", "share"))
+        rows.append(
+            {
+                "dataset": dataset,
+                "constraint": constraint,
+                **case,
+                "rounds": len(these),
+                "error_median": float(np.median(error)),
+                "error_largest": float(error.max()),
+                "cosine_least": min(row["cosine"] for row in these),
+                "share_median": float(np.median(share)),
+                "share_largest": float(share.max()),
+                "rounds_above_limit": int((share > LIMIT).sum()),
+                "rounds_with_spread_layers": sum(row["spread"] for row in these),
+            }
+        )
     return rows
 
 
-def accuracy(dataset: str, method: str, seed: int, secure: dict[str, Any]) -> dict[str, Any]:
+def accuracy(dataset: str, method: str, seed: int, way: str, rounds: int) -> dict[str, Any]:
     """Train once and return the final accuracies."""
     with TemporaryDirectory() as folder:
         done = fedcraft.run(
             method=method,
             dataset=dataset,
-            rounds=ROUNDS,
+            rounds=rounds,
             seed=seed,
             executor="serial",
             evaluate_every=0,
-            secure=secure,
+            model_average="tail",  # last models differ by .03 between runs that round differently
+            secure=WAYS[way],
             out=Path(folder) / "run",
         )
         rows = [json.loads(line) for line in (done.directory / "metrics.jsonl").open()]
@@ -155,7 +184,8 @@ def accuracy(dataset: str, method: str, seed: int, secure: dict[str, Any]) -> di
         "dataset": dataset,
         "method": method,
         "seed": seed,
-        "secure": secure,
+        "way": way,
+        "rounds": rounds,
         **{key: rows[-1]["evaluation"][key] for key in ("mean", "worst10", "std")},
         "conflicts": float(np.mean([row["conflicts"]["after"] for row in rows])),
         "rounds_with_spread_layers": sum(bool(layers) for layers in spread),
@@ -169,19 +199,22 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--datasets", nargs="*", default=list(SKETCHES))
     parser.add_argument("--constraints", nargs="*", default=["equal", "at_least"])
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of the runs for accuracy")
     chosen = parser.parse_args()
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = json.loads(chosen.json.read_text()) if chosen.json.exists() else []
     for dataset in chosen.datasets:
         if chosen.only == "exactness":
             for constraint in chosen.constraints:
+                case = {"dataset": dataset, "constraint": constraint}
+                rows = [row for row in rows if not case.items() <= row.items()]
                 rows += exactness(dataset, constraint)
                 _write(chosen.json, rows)
             continue
-        for method in METHODS:
-            for seed in SEEDS:
-                for secure in ({}, {"enabled": True, "sketch": 1024, "refinements": 1}):
-                    rows.append(accuracy(dataset, method, seed, secure))
-                    _write(chosen.json, rows)
+        for method, seed, way in product(METHODS, SEEDS, WAYS):
+            case = {"dataset": dataset, "method": method, "seed": seed, "way": way}
+            if not any(case.items() <= row.items() for row in rows):  # an interrupted command
+                rows.append(accuracy(**case, rounds=chosen.rounds))
+                _write(chosen.json, rows)
 
 
 def _write(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -32,7 +32,10 @@ def updates(seed: int = 0, clients: int = len(CLIENTS)) -> Tensor:
 
 
 class FaultyExchange(LocalExchange):
-    """Loses ``losses[stage]`` from that stage on, and tells clients what ``lie`` returns."""
+    """Loses ``losses[stage]`` from that stage on, and tells clients what ``lie`` returns.
+
+    ``forge[client]`` changes what a client answers; ``received`` keeps every answer.
+    """
 
     def __init__(
         self,
@@ -46,6 +49,8 @@ class FaultyExchange(LocalExchange):
         super().__init__(rows, clients, options, model=MODEL, random=random)
         self.losses, self.lie = losses or {}, lie
         self.stages: list[str] = []
+        self.received: list[tuple[str, int, Any]] = []
+        self.forge: dict[int, Callable[[str, dict[str, Any]], dict[str, Any]]] = {}
 
     def ask(self, stage: Any, said: Any, private: Any) -> Any:
         self.stages.append(stage)
@@ -54,7 +59,11 @@ class FaultyExchange(LocalExchange):
 
     def answer(self, stage: Any, client: Any, said: Any, mine: Any) -> Any:
         told = dict(said) if self.lie is None else self.lie(stage, client, dict(said))
-        return super().answer(stage, client, told, mine)
+        reply = super().answer(stage, client, told, mine)
+        if client in self.forge:
+            reply = self.forge[client](stage, dict(reply))
+        self.received.append((stage, client, reply))
+        return reply
 
 
 def secure_round(

@@ -41,6 +41,33 @@ def test_the_sum_is_that_of_the_updates_and_the_sketch_shows_their_angles():
     assert torch.allclose(round.cosines[2], part @ part.T, atol=1e-5)  # a short layer is exact
 
 
+@pytest.mark.parametrize("lost", [set(), {1}], ids=["own masks", "masks with a lost client"])
+@pytest.mark.parametrize("byte", [0, 10], ids=["number", "content"])
+def test_wrong_shares_fail_the_round_and_do_not_spoil_the_sum(lost, byte):
+    def wrong(stage: str, reply: dict[str, Any]) -> dict[str, Any]:
+        if stage == "unmask":
+            reply["shares"] = reply["shares"].copy()
+            reply["shares"][:, byte] ^= 1
+        return reply
+
+    round, exchange = secure_round(updates(), losses={"sum": lost})
+    exchange.forge = {0: wrong}
+    with pytest.raises(RoundFailed, match="do not fit its public key"):
+        summed(round, equal())
+
+
+def test_a_vector_of_the_wrong_size_counts_as_lost():
+    def short(stage: str, reply: dict[str, Any]) -> dict[str, Any]:
+        return {"masked": reply["masked"][:-1]} if stage == "sum" else reply
+
+    rows = updates()
+    round, exchange = secure_round(rows)
+    exchange.forge = {2: short}
+    found, arrived = summed(round, equal())
+    assert arrived == [0, 1, 3, 4, 5]
+    assert torch.allclose(found, units(rows)[arrived].sum(0) / len(CLIENTS), atol=1e-6)
+
+
 @pytest.mark.parametrize("stage", ["keys", "shares", "sketch", "dots", "sum", "unmask"])
 @pytest.mark.parametrize("lost", [{1}, {0, 4}], ids=["one", "two"])
 def test_clients_lost_at_any_stage_do_not_spoil_the_round(stage, lost):

@@ -11,7 +11,9 @@ from fedcraft.aggregators import RULES, aggregator
 from fedcraft.aggregators.inputs import RoundInput
 from fedcraft.errors import InputError
 from fedcraft.secure import Secure
+from fedcraft.secure.agreement import largest_share
 from fedcraft.secure.fixed_point import FixedPoint
+from fedcraft.secure.products import spread_evenly
 from fedcraft.secure.simulation import ArithmeticRound, simulate_round
 from fedcraft.updates import Layout
 
@@ -97,23 +99,86 @@ def test_the_certificate_is_measured_and_not_estimated():
     assert step.certificate.whole.residual > 0.05  # a coarse sketch misses the targets, and shows
 
 
-def test_concentrated_steps_are_spread_or_refused():
-    """A one-sided step that corrects one client alone would reveal it."""
+def _one_client_falls_short() -> tuple[torch.Tensor, torch.Tensor]:
+    """Updates, and a last step that meets all targets but that of client 0 in the second layer."""
     rows = updates().abs()
     start, stop = SIZES[0], SIZES[0] + SIZES[1]
     rows[0, start:stop] = 0
     rows[0, start] = 1.0
     reference = rows[1:].mean(0)
-    reference[start] = -1.0  # only client 0 falls short of its target, in one layer
+    reference[start] = -1.0
+    return rows, reference
+
+
+def _one_sided_step(options: Secure):
+    rows, reference = _one_client_falls_short()
     rule = aggregator("craft", constraint="at_least")
     rule.memory = {"reference": reference}
-    step, report = step_of(rule, Secure(most_share=0.6, refinements=0), rows)
+    return step_of(rule, options, rows)
+
+
+def test_concentrated_steps_are_spread_or_refused():
+    """A one-sided step that corrects one client alone would reveal it."""
+    step, report = _one_sided_step(Secure(most_share=0.6, refinements=0))
     assert report.spread == ("layer1",)
     assert step.certificate.conflict_free
-    strict = aggregator("craft", constraint="at_least")
-    strict.memory = {"reference": reference}
     with pytest.raises(InputError, match=r"secure\.most_share: one client makes up"):
-        step_of(strict, Secure(most_share=0.6, refinements=0, concentrated="raise"), rows)
+        _one_sided_step(Secure(most_share=0.6, refinements=0, concentrated="raise"))
+
+
+def test_without_a_limit_the_step_of_one_client_is_the_plain_one():
+    rows, reference = _one_client_falls_short()
+    plain = aggregator("craft", constraint="at_least")
+    plain.memory = {"reference": reference}
+    weights = given().weights
+    exact = plain.aggregate(rows, weights=weights, layers=list(SIZES)).direction
+    step, report = _one_sided_step(Secure(most_share=1.0, refinements=0, precision=1e-5))
+    assert report.spread == ()
+    assert torch.allclose(step.direction, exact, atol=1e-4)
+
+
+def test_a_spread_sum_makes_the_progress_that_the_rule_asked_for():
+    """The mean that hides a client also moves it forward, so less of its own update is needed."""
+    rows, _ = _one_client_falls_short()
+    units = torch.nn.functional.normalize(rows.double(), dim=1)
+    kernel, asked = units @ units.T, torch.tensor([1.0, 0, 0, 0, 0, 0], dtype=torch.float64)
+    found = spread_evenly(asked, 0.6, kernel)
+    assert largest_share(found.numpy()) == pytest.approx(0.6)
+    assert float(kernel[0] @ found) == pytest.approx(1.0)
+    opposed = -kernel + 2 * torch.eye(6, dtype=torch.float64)  # then the mean is no help
+    assert float(spread_evenly(asked, 0.6, opposed)[0]) > 1
+
+
+def test_a_layer_that_may_not_be_refined_still_meets_the_target_that_is_missed():
+    """Products of the first sum are exact: its length is corrected, without another sum."""
+    rows, layout = _long_rows(), Layout.from_sizes([2000])
+    units = torch.nn.functional.normalize(rows.double(), dim=1)
+    along = torch.tensor([-0.5] + [1.0] * (len(rows) - 1), dtype=torch.float64)
+    reference = (torch.linalg.pinv(units) @ along).float()  # only client 0 falls short
+    missed = []
+    for refinements in (0, 1):
+        rule = aggregator("craft", constraint="at_least")
+        rule.memory = {"reference": reference}
+        step, report = simulate_round(
+            rule, rows, layout, RoundInput(layers=layout),
+            Secure(sketch=32, most_share=0.6, refinements=refinements, precision=1e-5),
+            seed=3, index=0, model=torch.zeros(1),
+        )  # fmt: skip
+        assert report.spread
+        assert report.sums == 1
+        missed.append(abs(float(units[0] @ step.direction.double()) - 1 / len(rows)))
+    assert missed[1] < 0.01 * missed[0] + 1e-5
+
+
+def test_exact_gram_matrices_give_the_plain_step_in_one_sum():
+    rows, layout = _long_rows(), Layout.from_sizes([2000])
+    exact = aggregator("craft").aggregate(rows, layers=[2000]).direction
+    step, _ = simulate_round(
+        aggregator("craft"), rows, layout, RoundInput(layers=layout),
+        Secure(protocol="exact", sketch=8, most_share=1.0, refinements=0, precision=1e-5),
+        seed=3, index=0, model=torch.zeros(1),
+    )  # fmt: skip
+    assert float((step.direction - exact).norm() / exact.norm()) < 1e-4
 
 
 def test_the_arithmetic_alone_gives_the_bits_of_the_complete_protocol():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedcraft.aggregators import Aggregator
@@ -14,6 +15,7 @@ from fedcraft.privacy import Accountant, Privacy
 from fedcraft.privacy.mechanism import server_noise, simulated_noise
 from fedcraft.secure import Secure
 from fedcraft.seeds import torch_generator
+from fedcraft.updates import ClientId
 
 
 class BudgetSpent(FedcraftError, RuntimeError):
@@ -21,54 +23,62 @@ class BudgetSpent(FedcraftError, RuntimeError):
 
 
 class PrivateRounds:
-    """The mechanism of a run's rounds. Noise follows from the run's seed: this is a simulation."""
+    """The mechanism of a run's rounds, and the account of what they release.
+
+    ``least`` is the number of clients whose noise a sum of the mode ``distributed`` must hold.
+    """
 
     def __init__(
-        self, privacy: Privacy, settings: Settings, rule: Aggregator, population: int | None
+        self,
+        privacy: Privacy,
+        rule: Aggregator,
+        population: int | None,
+        *,
+        sums_only: bool,
+        least: int,
     ) -> None:
-        secure = Secure.from_table(settings.secure)
-        privacy.check(rule, sums_only=secure is not None and secure.sums_only)
-        if population is None:
-            raise ConfigError(
-                "privacy: only the simulator accounts for it so far; in a federation, add noise on "
-                "the clients with fedcraft.privacy.mechanism.privatised"
-            )
-        self.privacy, self._settings = privacy, settings
+        privacy.check(rule, sums_only=sums_only)
+        self.privacy, self.least = privacy, least
         self.accountant = Accountant(privacy, population)
 
     def leaving(self, updates: Tensor, clients: Sequence[int], index: int) -> Tensor:
-        """Return the updates as they leave the clients; refuse a round beyond the budget."""
+        """Return the updates as they leave the clients."""
+        raise NotImplementedError
+
+    def random(self, index: int) -> torch.Generator:
+        """Return the source of the server's noise in a round."""
+        raise NotImplementedError
+
+    def count(self, clients: Iterable[ClientId]) -> None:
+        """Enter a round that was aggregated into the account."""
+        self.accountant.add(clients)
+
+    def require_budget(self, clients: Iterable[ClientId]) -> None:
+        """Raise ``BudgetSpent`` if a round with these clients would exceed the limit."""
         limit = self.privacy.epsilon
         if limit is not None and self.accountant.after(clients) > limit:
             raise BudgetSpent(
                 f"privacy budget: one more round would exceed epsilon {limit:g} at delta "
                 f"{self.privacy.delta:g}"
             )
-        seed, least = self._settings.seed, self._settings.min_clients
-        return simulated_noise(
-            updates, self.privacy, least, seed=seed, index=index, clients=clients
-        )
 
     def require_noise(self, contributors: int) -> None:
         """Raise an error if a sum holds the noise of fewer clients than the account assumes."""
-        least = self._settings.min_clients
-        if self.privacy.mode == "distributed" and contributors < least:
+        if self.privacy.mode == "distributed" and contributors < self.least:
             raise ConfigError(
                 f"min_clients: a sum holds the noise of {contributors} clients, and the account "
-                f"assumes {least}; the sum is not used. Lower min_clients."
+                f"assumes {self.least}; the sum is not used. Lower min_clients."
             )
 
     def released(self, direction: Tensor, clients: int, index: int) -> Tensor:
         """Return the direction with the server's noise, if the mode has any."""
         if self.privacy.mode != "central":
             return direction
-        random = torch_generator(self._settings.seed, "server noise", index)
-        return server_noise(direction, self.privacy, clients, random)
+        return server_noise(direction, self.privacy, clients, self.random(index))
 
     def row(self, number: int) -> dict[str, Any]:
-        """The budget after a round, in the rows of evaluations: counting it takes a moment."""
-        due = self._settings.evaluates(number) or self.privacy.epsilon is not None
-        return {"privacy": self.accountant.row()} if due else {}
+        """The budget after a round."""
+        return {"privacy": self.accountant.row()}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the account."""
@@ -77,3 +87,30 @@ class PrivateRounds:
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
         """Continue the account."""
         self.accountant.load_state_dict(state)
+
+
+class SimulatedPrivacy(PrivateRounds):
+    """Rounds whose noise follows from the run's seed: a simulation."""
+
+    def __init__(
+        self, privacy: Privacy, settings: Settings, rule: Aggregator, population: int | None
+    ) -> None:
+        secure = Secure.from_table(settings.secure)
+        sums_only = secure is not None and secure.sums_only
+        super().__init__(privacy, rule, population, sums_only=sums_only, least=settings.min_clients)
+        self._settings = settings
+
+    def leaving(self, updates: Tensor, clients: Sequence[int], index: int) -> Tensor:
+        self.require_budget(clients)
+        seed = self._settings.seed
+        return simulated_noise(
+            updates, self.privacy, self.least, seed=seed, index=index, clients=clients
+        )
+
+    def random(self, index: int) -> torch.Generator:
+        return torch_generator(self._settings.seed, "server noise", index)
+
+    def row(self, number: int) -> dict[str, Any]:
+        """In the rows of evaluations, or of all if there is a limit: counting takes a moment."""
+        due = self._settings.evaluates(number) or self.privacy.epsilon is not None
+        return super().row(number) if due else {}

@@ -16,7 +16,7 @@ from fedcraft.aggregators.inputs import RoundInput
 from fedcraft.config.settings import Settings
 from fedcraft.engine.client_manager import CohortUpdates
 from fedcraft.engine.model_average import AverageKind, ModelAverage
-from fedcraft.engine.private import PrivateRounds
+from fedcraft.engine.private import PrivateRounds, SimulatedPrivacy
 from fedcraft.errors import ConfigError, NonFiniteError
 from fedcraft.privacy import Privacy
 from fedcraft.secure import Secure
@@ -82,8 +82,8 @@ class Server:
         self.average = None if kind is None else ModelAverage(kind)
         self.secure = Secure.from_table(settings.secure)
         privacy = Privacy.from_table(settings.privacy)
-        self.private = (
-            None if privacy is None else PrivateRounds(privacy, settings, aggregator, population)
+        self.private: PrivateRounds | None = (
+            None if privacy is None else SimulatedPrivacy(privacy, settings, aggregator, population)
         )
         if self.secure is not None or self.private is not None:
             refuse_buffers(self.averaged)
@@ -156,7 +156,7 @@ class Server:
         self._move(step, self._look_ahead(outcome.look_ahead), trained)
         spent = {}
         if self.private is not None:
-            self.private.accountant.add(trained.clients.tolist())
+            self.private.count(trained.clients.tolist())
             spent = self.private.row(context.index + 1)
         return ServerStep(outcome.certificate, norm, length, secure, spent)
 

@@ -6,7 +6,8 @@ mechanism with the noise multiplier z.
 * ``local``, ``distributed``: the server knows who takes part. So a client's loss is that of as many
   mechanisms as it took part in, and the account is about the client with the most rounds (exact).
 * ``central``: who took part stays with the trusted server. The m clients of a round are drawn
-  without replacement from N, which amplifies privacy (Renyi accounting).
+  without replacement from N, which amplifies privacy (Renyi accounting). Where the draw is not
+  known to be uniform and secret (``population`` None), it counts like the others.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Accountant:
     error and not a zero.
     """
 
-    def __init__(self, privacy: Privacy, population: int) -> None:
-        if population < 1:
+    def __init__(self, privacy: Privacy, population: int | None) -> None:
+        if population is not None and population < 1:
             raise InputError(f"population: expected a number of clients, found {population}")
         self.privacy, self.population = privacy, population
         self.rounds = 0
@@ -79,7 +80,7 @@ class Accountant:
     def _epsilon(self, rounds: int, sample: int, most: int) -> float:
         if rounds == 0:
             return 0.0
-        if self.privacy.mode != "central":
+        if self.privacy.mode != "central" or self.population is None:
             return gaussian_epsilon(self.privacy.noise, most, self.privacy.delta)
         return sampled_epsilon(
             self.privacy.noise, rounds, sample, self.population, self.privacy.delta

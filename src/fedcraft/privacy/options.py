@@ -92,5 +92,8 @@ class Privacy:
 
 
 def has_bounded_sensitivity(rule: Aggregator) -> bool:
-    """Tell whether one clipped update moves the rule's direction by at most 2 clip / m."""
-    return type(rule) is Average and rule.length == "own"
+    """Tell whether one clipped update moves the rule's direction by at most 2 clip / m.
+
+    With a guard it may not: one client can decide whether others are left out.
+    """
+    return type(rule) is Average and rule.length == "own" and rule.guard is None

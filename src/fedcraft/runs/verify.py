@@ -16,8 +16,8 @@ from fedcraft.runs.lock import Lock
 from fedcraft.runs.seal import SEAL_FILE, STATUS_FILE, Digest, Seal, SealWriter
 
 _FILES = (
-    CONFIG_FILE, STATUS_FILE, MODEL_FILE, "environment.json", "resumed.json", "split.npz",
-    "labels.csv", "owners.csv", "classes.csv",
+    CONFIG_FILE, STATUS_FILE, MODEL_FILE, "environment.json", "resumed.json", "privacy.json",
+    "split.npz", "labels.csv", "owners.csv", "classes.csv",
 )  # fmt: skip
 _ATTEMPTS = 5
 

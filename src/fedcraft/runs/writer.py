@@ -32,6 +32,7 @@ from fedcraft.runs.seal import STATUS_FILE, Digest
 from fedcraft.runs.tables import check_start, plain
 
 _ENVIRONMENT, _RESUMED = "environment.json", "resumed.json"
+_ACCOUNT = "privacy.json"
 _STATUS_SECONDS = 2.0
 _SECONDS_PER_MINUTE = 60.0
 
@@ -103,6 +104,13 @@ class NullWriter:
 
     def prune(self, states: ClientStates) -> None:
         """Delete the states that no checkpoint names: of old rounds, or of attempts that failed."""
+
+    def save_account(self, account: Row) -> None:
+        """Write the account of the privacy budget, before clients are asked."""
+
+    def find_account(self) -> dict[str, Any] | None:
+        """Return the account that was found; None if there is none, or none that is intact."""
+        return None
 
     def save_model(self, tensors: Mapping[str, Tensor]) -> None:
         """Write the final model by parameter and buffer name."""
@@ -274,6 +282,14 @@ class RunWriter(NullWriter):
         self._indices[number] = index
         if states is not None:
             self.prune(states)
+
+    def save_account(self, account: Row) -> None:
+        self.directory.replace({_ACCOUNT: to_json(account)})
+
+    def find_account(self) -> dict[str, Any] | None:
+        found = self.directory.intact(_ACCOUNT, "without it the run cannot continue")
+        account: dict[str, Any] | None = None if found is None else json.loads(found)
+        return account
 
     def prune(self, states: ClientStates) -> None:
         kept = {}

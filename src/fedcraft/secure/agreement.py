@@ -86,4 +86,4 @@ def largest_share(sums: Sequence[Floats] | Floats) -> float:
         return 0.0
     _, values, right = np.linalg.svd(rows, full_matrices=False)
     basis = right[values > _RANK * values[0]]
-    return float(np.square(basis).sum(axis=0).max())
+    return min(float(np.square(basis).sum(axis=0).max()), 1.0)

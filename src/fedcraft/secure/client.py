@@ -22,6 +22,9 @@ from fedcraft.secure.agreement import (
 )
 from fedcraft.secure.fixed_point import WIDTHS, FixedPoint, Words
 from fedcraft.secure.primitives import (
+    SECRET,
+    SHARE,
+    Bytes,
     InvalidTag,
     agree,
     as_array,
@@ -32,9 +35,6 @@ from fedcraft.secure.primitives import (
     unseal,
 )
 from fedcraft.secure.sketch import sketch
-
-_SEED = 16  # bytes of a secret that is shared: 128 bits, as strong as X25519
-_SHARE = 36  # bytes of its shares
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,18 @@ class SecureClient:
         self.memory: dict[str, Any] = dict(memory or {})
 
     def keys(self, said: Message) -> Message:
-        """Start a round: return fresh public keys, one to seal and one for each sum's masks."""
+        """Start a round: return fresh public keys, one to seal and two for each sum.
+
+        The first of a sum is for masks with others. The second belongs to the secret of the own
+        mask: it shows the server whether shares have recovered that secret.
+        """
         sums = int(said["sums"])
         if not 1 <= sums <= self.limits.most_sums:
             raise RefusedError(f"sums: agreed to at most {self.limits.most_sums}, asked for {sums}")
         spent = self._spent(said["occasion"])
-        seeds = np.frombuffer(secrets.token_bytes((1 + 2 * sums) * _SEED), np.uint8)
+        seeds = np.frombuffer(secrets.token_bytes((1 + 2 * sums) * SECRET), np.uint8)
         self.memory = {
-            "seeds": seeds.reshape(-1, _SEED),
+            "seeds": seeds.reshape(-1, SECRET),
             "contribution": as_array(secrets.token_bytes(32)),
             "settings": np.array([sums, int(said["sketch"]), int(said["fold"])]),
             "bound": np.array(float(said["bound"])),
@@ -92,13 +96,12 @@ class SecureClient:
             **spent,
         }
         self._hear("keys", said)
-        return {"public": np.stack([as_array(public_key(self._seed(i))) for i in range(1 + sums)])}
+        return {"public": self._public_keys()}
 
     def shares(self, said: Message, mine: Message) -> Message:
         """Return, sealed for each other client, a part of the sketch's seed and secret shares."""
         public, me = np.asarray(said["public"], dtype=np.uint8), int(mine["me"])
-        own = np.stack([as_array(public_key(self._seed(i))) for i in range(1 + self._sums)])
-        if not np.array_equal(public[me], own):
+        if not np.array_equal(public[me], self._public_keys()):
             raise RefusedError("public: the server gave this client's keys away as another's")
         if len(public) < self.limits.least_clients:
             least = self.limits.least_clients
@@ -116,7 +119,7 @@ class SecureClient:
                 part += b"".join(piece[holders.index(j)] for piece in pieces)
             channel = self._channel(public, j, f"{me}-{j}")
             sealed.append(b"" if j == me else seal(channel, part))
-        held = np.zeros((len(public), 2 * self._sums, _SHARE), np.uint8)
+        held = np.zeros((len(public), 2 * self._sums, SHARE), np.uint8)
         held[me] = [as_array(piece[holders.index(me)]) for piece in pieces]
         self.memory |= {"public": public, "me": np.array(me), "held": held}
         self.memory |= {"near": np.array(near), "names": np.array(said["names"], np.uint64)}
@@ -222,6 +225,10 @@ class SecureClient:
         """The secret of key 0 (sealing), 1..T (masks with others), T+1..2T (own masks)."""
         return bytes(self.memory["seeds"][index].tobytes())
 
+    def _public_keys(self) -> Bytes:
+        seeds = range(len(self.memory["seeds"]))
+        return np.stack([as_array(public_key(self._seed(index))) for index in seeds])
+
     def _self_seed(self, index: int) -> bytes:
         return self._seed(1 + self._sums + index)
 
@@ -261,7 +268,7 @@ class SecureClient:
                 ) from None
             parts.append(found[:32])
             if len(found) > 32:
-                held[j] = np.frombuffer(found[32:], np.uint8).reshape(-1, _SHARE)
+                held[j] = np.frombuffer(found[32:], np.uint8).reshape(-1, SHARE)
         self.memory["held"] = held
         return parts
 

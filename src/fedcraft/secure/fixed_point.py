@@ -95,13 +95,17 @@ class FixedPoint:
         return changed & self._modulus_mask
 
     def mask(self, key: bytes) -> Words:
-        """Return uniform numbers modulo 2^b."""
-        return self.unpack(Keystream(key).read(self.count * self.width))
+        """Return uniform numbers modulo 2^b: the lower bits of uniform numbers modulo 2^32."""
+        words: Words = Keystream(key).read(4 * self.count).view("<u4")
+        return words & self._modulus_mask
 
     def pack(self, words: Words) -> Bytes:
         """Return numbers as bytes, ``width`` each."""
-        four = words.astype("<u4").view(np.uint8).reshape(-1, 4)
-        return np.ascontiguousarray(four[:, : self.width]).reshape(-1)
+        four = words.astype("<u4", copy=False).view(np.uint8).reshape(-1, 4)
+        packed = np.empty((len(four), self.width), dtype=np.uint8)
+        for place in range(self.width):  # column by column: several times as fast as at once
+            packed[:, place] = four[:, place]
+        return packed.reshape(-1)
 
     def unpack(self, packed: Bytes) -> Words:
         """Undo :meth:`pack`."""
@@ -111,5 +115,6 @@ class FixedPoint:
                 f"{packed.dtype}"
             )
         four = np.zeros((self.count, 4), dtype=np.uint8)
-        four[:, : self.width] = packed.reshape(-1, self.width)
+        for place in range(self.width):
+            four[:, place] = packed[place :: self.width]
         return four.reshape(-1).view("<u4")

@@ -11,7 +11,7 @@ from fedcraft.registry import did_you_mean
 
 Stage = Literal["keys", "shares", "sketch", "dots", "sum", "unmask"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
-Protocol = Literal["arithmetic", "complete"]
+Protocol = Literal["exact", "arithmetic", "complete"]
 Concentrated = Literal["spread", "raise"]
 
 
@@ -37,7 +37,9 @@ class Secure:
       of them that must answer before a secret can be recovered, at least one half.
     * ``attempts``: how often a round is tried that loses too many clients.
     * ``protocol``: what the simulator runs. ``arithmetic``: sketches, fixed point, refinement and
-      drop-outs, but no keys and no masks, which change no bit of a sum; ``complete``: everything.
+      drop-outs, but no keys and no masks, which change no bit of a sum; ``complete``: everything;
+      ``exact``: like ``arithmetic``, with Gram matrices that have no error, to see what the limits
+      alone do to a rule.
     * ``dropouts``: the simulator's probability that a client is lost, by stage.
     """
 

@@ -12,11 +12,9 @@ rule that runs on H' asks for a combination of the known sums and of one more, s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,6 +29,7 @@ from fedcraft.updates import ClientId
 _LEAST_CLIENTS = 2
 _HALVINGS = 40
 _NEGLIGIBLE = 1e-5  # of a layer's length: not worth one more sum
+_STRETCH = 2.0  # the longest multiple of what comes closest: a poor direction must not count more
 
 
 class ClientsLost(FedcraftError, RuntimeError):
@@ -109,13 +108,8 @@ class SecretProducts:
         """Return sum_i c[q, i] u_i^q for ``wanted`` = c (Q, m), with at most one more sum."""
         estimate = self.cosines(rows)
         lengths = _lengths(estimate, wanted)
-        shares = [self._on_known(wanted[q], rows, q) for q in range(len(wanted))]
-        rest = torch.stack(
-            [
-                self._allowed(wanted[q], share, rows, q, estimate[q], float(lengths[q]))
-                for q, share in enumerate(shares)
-            ]
-        )
+        split = [self._parts(wanted[q], rows, q, estimate[q]) for q in range(len(wanted))]
+        shares, rest = [factors for factors, _ in split], torch.stack([more for _, more in split])
         before = list(self.known)
         if bool(rest.any()):
             self._sum(rest, rows, torch.maximum(lengths, _lengths(estimate, rest)))
@@ -131,43 +125,35 @@ class SecretProducts:
     def _layer(self, vector: Tensor, layer: int) -> Tensor:
         return torch.split_with_sizes(vector, list(self._round.sizes))[layer]
 
-    def _on_known(self, wanted: Tensor, rows: Sequence[int], layer: int) -> Tensor:
-        """Factors on the known sums that come closest to the coefficients, (sums,)."""
-        if not self.known:
-            return torch.zeros(0, dtype=torch.float64)
-        columns = torch.stack([known.coefficients[layer, list(rows)] for known in self.known], 1)
-        factors: Tensor = torch.linalg.pinv(columns, rtol=1e-10) @ wanted
-        return factors
+    def _parts(
+        self, wanted: Tensor, rows: Sequence[int], layer: int, estimate: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return factors on the known sums, and the coefficients of one more for the rest.
 
-    def _allowed(
-        self,
-        wanted: Tensor,
-        share: Tensor,
-        rows: Sequence[int],
-        layer: int,
-        estimate: Tensor,
-        length: float,
-    ) -> Tensor:
-        """What a new sum must hold of one layer: zero if it is negligible, or not allowed."""
+        The rest is zero if it is negligible, or if a new sum would reveal too much. Then the known
+        sums alone come as close as they can.
+        """
         earlier = [known.coefficients[layer, list(rows)] for known in self.known]
-        rest = wanted - sum((f * c for f, c in zip(share, earlier, strict=True)), 0 * wanted)
-        size = math.sqrt(max(float(rest @ estimate @ rest), 0.0))
-        if size <= _NEGLIGIBLE * length:
-            return torch.zeros_like(rest)
-        spans = np.stack([c.numpy() for c in (*earlier, rest)])
-        most = self._options.most_share * (1 - 1e-9)
-        if largest_share(spans) <= most:
-            return rest
+        columns = torch.stack(earlier, 1) if earlier else wanted.new_zeros(len(wanted), 0)
+        factors: Tensor = torch.linalg.pinv(columns, rtol=1e-10) @ wanted
+        rest = wanted - columns @ factors
+        length = float(_lengths(estimate, wanted))
+        if float(_lengths(estimate, rest)) <= _NEGLIGIBLE * length:
+            return factors, torch.zeros_like(rest)
+        share = largest_share(torch.cat([columns, rest.unsqueeze(1)], 1).T.numpy())
+        most = self._options.most_share * (1 - 1e-9)  # clients may round it differently
+        if self._options.most_share == 1 or share <= most:
+            return factors, rest
         if self._options.concentrated == "raise":
             raise InputError(
-                f"secure.most_share: one client makes up {largest_share(spans):.2f} of layer "
-                f"{layer}, more than {self._options.most_share:g}; raise it, lower "
-                "secure.refinements, or set secure.concentrated = 'spread'"
+                f"secure.most_share: one client makes up {share:.2f} of layer {layer}, more than "
+                f"{self._options.most_share:g}; raise it, lower secure.refinements, or set "
+                "secure.concentrated = 'spread'"
             )
         self.spread.add(layer)
-        if bool(spans[:-1].any()):  # this layer stays as exact as it is
-            return torch.zeros_like(rest)
-        return _spread(rest, most)
+        if bool(columns.any()):
+            return _closest(columns, wanted, estimate), torch.zeros_like(rest)
+        return factors, spread_evenly(rest, most, estimate)
 
     def _sum(self, rest: Tensor, rows: Sequence[int], lengths: Tensor) -> None:
         if self.left == 0:
@@ -232,12 +218,29 @@ def _updated(estimate: Tensor, columns: Tensor, measured: Tensor) -> Tensor:
 
 def _lengths(estimate: Tensor, coefficients: Tensor) -> Tensor:
     """||U^T c|| by layer, from the estimate."""
-    square = torch.einsum("qi,qij,qj->q", coefficients, estimate, coefficients)
+    square = torch.einsum("...i,...ij,...j->...", coefficients, estimate, coefficients)
     return square.clamp(min=0).sqrt()
 
 
-def _spread(coefficients: Tensor, most: float) -> Tensor:
-    """Add the least multiple of equal coefficients that lets no client exceed its share."""
+def _closest(columns: Tensor, wanted: Tensor, estimate: Tensor) -> Tensor:
+    """Factors f on known sums S so that U^T S f is closest to U^T c, and as long along it as that.
+
+    The products of known sums are exact, and so is the progress of a single client that falls short
+    of its target: f makes it what the rule asks for.
+    """
+    images = estimate @ columns
+    factors: Tensor = torch.linalg.pinv(columns.T @ images, hermitian=True) @ (images.T @ wanted)
+    progress, asked = float(wanted @ images @ factors), float(wanted @ estimate @ wanted)
+    return factors * (min(asked / progress, _STRETCH) if progress > 0 else 1.0)
+
+
+def spread_evenly(coefficients: Tensor, most: float, estimate: Tensor) -> Tensor:
+    """Add the least multiple of equal coefficients that lets no client exceed its share.
+
+    The sum c + t 1 is then shortened, as far as its product with U^T c stays that of U^T c itself:
+    what all clients add in the direction of the rule's answer need not come from the one client.
+    For CRAFT this keeps the mean progress of the clients that the answer corrects.
+    """
     equal = torch.ones_like(coefficients) * coefficients.abs().max()
     low, high = 0.0, 1.0
     while largest_share((coefficients + high * equal).numpy()) > most:
@@ -251,4 +254,7 @@ def _spread(coefficients: Tensor, most: float) -> Tensor:
         middle = (low + high) / 2
         fine = largest_share((coefficients + middle * equal).numpy()) <= most
         low, high = (low, middle) if fine else (middle, high)
-    return coefficients + high * equal
+    found = coefficients + high * equal
+    along = estimate @ coefficients
+    wanted, progress = float(coefficients @ along), float(found @ along)
+    return found * (wanted / progress if progress > wanted else 1.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -16,7 +16,7 @@ from fedcraft.secure.agreement import Message, Transcript, name_of, needed_share
 from fedcraft.secure.client import pair_mask, self_mask
 from fedcraft.secure.fixed_point import FixedPoint, Words
 from fedcraft.secure.options import Secure, Stage
-from fedcraft.secure.primitives import agree, as_array, recover
+from fedcraft.secure.primitives import agree, as_array, public_key, recover
 from fedcraft.secure.sketch import gram_from, sketch_sizes
 from fedcraft.updates import ClientId
 
@@ -24,14 +24,16 @@ Private = Mapping[ClientId, Message]
 
 
 class Exchange(Protocol):
-    """The way to the clients: asks some of them, and returns the answers that came.
+    """The way to the clients: asks some of them, and passes on the answers that come.
 
     ``said`` goes to all, ``private`` to one each. A client that does not answer, or that refuses,
     is missing from the result.
     """
 
-    def ask(self, stage: Stage, said: Message, private: Private) -> Mapping[ClientId, Message]:
-        """Return the answers by client."""
+    def ask(
+        self, stage: Stage, said: Message, private: Private
+    ) -> Iterable[tuple[ClientId, Message]]:
+        """Return clients and their answers one by one: together they may not fit into memory."""
         ...
 
 
@@ -90,10 +92,9 @@ class MaskedRound:
     def dots(self, vector: Tensor, rows: Sequence[int]) -> dict[int, Tensor]:
         """See ``SecretRound``."""
         said = {"vector": vector.to("cpu", torch.float32).numpy()}
-        replies = self._ask("dots", said, [self._members[row] for row in rows])
         at = {place: row for row, place in enumerate(self._members)}
         found = {}
-        for place, reply in replies.items():
+        for place, reply in self._ask("dots", said, [self._members[row] for row in rows]):
             dots = np.asarray(reply.get("dots", np.empty(0)), dtype=np.float64)
             if dots.shape == (len(self.sizes),) and np.isfinite(dots).all():
                 found[at[place]] = torch.from_numpy(dots.copy())
@@ -115,11 +116,12 @@ class MaskedRound:
             "said": as_array(self._heard.value),
         }
         self._done += 1
-        replies = self._ask("sum", said, members)
         total, survivors = np.zeros(point.count, np.uint32), []
-        for place in sorted(replies):
-            total = point.add(total, point.unpack(np.asarray(replies[place]["masked"])))
-            survivors.append(place)
+        for place, reply in self._ask("sum", said, members):
+            if _shape(reply, "masked") == (point.count * point.width,):
+                total = point.add(total, point.unpack(np.asarray(reply["masked"], np.uint8)))
+                survivors.append(place)
+        survivors.sort()
         _require(len(survivors), 2, "sum")
         masks = Transcript(self._heard.value)
         total = self._unmasked(point, total, index, members, survivors, masks)
@@ -138,8 +140,8 @@ class MaskedRound:
             "bound": np.array(options.bound if options.sums_only else 0.0),
         }
         self._heard.add("keys", said)
-        replies = self._exchange.ask("keys", said, {client: {} for client in clients})
-        shape = (1 + options.sums, 32)
+        replies = dict(self._exchange.ask("keys", said, {client: {} for client in clients}))
+        shape = (1 + 2 * options.sums, 32)
         keys = {
             client: np.asarray(replies[client]["public"], np.uint8)
             for client in clients
@@ -158,9 +160,8 @@ class MaskedRound:
         }
         places = range(len(self._roster))
         private = {place: {"me": np.array(place)} for place in places}
-        replies = self._ask("shares", said, places, private)
         found = {}
-        for place, reply in replies.items():
+        for place, reply in self._ask("shares", said, places, private):
             lengths = [int(n) for n in np.asarray(reply.get("lengths", ()))]
             content = np.asarray(reply.get("sealed", ()), np.uint8).tobytes()
             if len(lengths) == len(self._roster) and sum(lengths) == len(content):
@@ -186,7 +187,7 @@ class MaskedRound:
             "model": as_array(model),
             "sizes": np.array(self.sizes),
         }
-        replies = self._ask("sketch", said, members, private)
+        replies = dict(self._ask("sketch", said, members, private))
         shape, layers = (sum(sketch_sizes(self.sizes, self._options.sketch)),), len(self.sizes)
         good = [
             place
@@ -213,13 +214,13 @@ class MaskedRound:
         said: Message,
         places: Iterable[int],
         private: Mapping[int, Message] | None = None,
-    ) -> dict[int, Message]:
+    ) -> Iterator[tuple[int, Message]]:
         """Ask clients by their place on the roster."""
         self._heard.add(stage, said)
         asked = {self._roster[place]: place for place in places}
         mine = {client: (private or {}).get(place, {}) for client, place in asked.items()}
         replies = self._exchange.ask(stage, said, mine)
-        return {asked[client]: reply for client, reply in replies.items() if client in asked}
+        return ((asked[client], reply) for client, reply in replies if client in asked)
 
     def _unmasked(
         self,
@@ -236,9 +237,8 @@ class MaskedRound:
             "survivors": np.array(survivors),
             "said": as_array(self._heard.value),
         }
-        replies = self._ask("unmask", said, survivors)
         shares: dict[int, list[bytes]] = {}
-        for reply in replies.values():
+        for _, reply in self._ask("unmask", said, survivors):
             for about, share in zip(reply["about"], reply["shares"], strict=True):
                 shares.setdefault(int(about), []).append(np.asarray(share, np.uint8).tobytes())
         for place in members:
@@ -249,7 +249,8 @@ class MaskedRound:
             least = needed_shares(len(near) + 1, self._options.threshold)
             found = shares.get(place, [])
             _require(len(found), least, "unmask")
-            secret = recover(found[:least])
+            kind = index + (self._options.sums if place in survivors else 0)
+            secret = self._recovered(place, kind, found[:least])
             if place in survivors:
                 total = point.add(total, point.mask(self_mask(secret, masks)), -1)
                 continue
@@ -259,6 +260,19 @@ class MaskedRound:
                 mask = point.mask(pair_mask(shared, masks))
                 total = point.add(total, mask, -1 if j < place else 1)
         return total
+
+    def _recovered(self, place: int, kind: int, shares: list[bytes]) -> bytes:
+        """Return a client's secret; wrong shares must not spoil the sum."""
+        try:
+            secret = recover(shares)
+        except ValueError:  # two shares of one number
+            secret = b""
+        if public_key(secret) != self._public[place, 1 + kind].tobytes():
+            raise RoundFailed(
+                f"stage unmask: shares of a secret of client {self._roster[place]} do not fit its "
+                "public key; the round must be repeated with new keys"
+            )
+        return secret
 
 
 def _shape(message: Message, name: str) -> tuple[int, ...]:

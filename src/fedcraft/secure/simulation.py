@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +28,7 @@ from fedcraft.updates import ClientId, Layout
 class LocalExchange:
     """Clients in this process. ``chances`` are probabilities of a drop-out by stage.
 
-    A client that is lost stays lost for the round. ``received`` keeps every answer, for tests.
+    A client that is lost stays lost for the round.
     """
 
     def __init__(
@@ -46,20 +46,18 @@ class LocalExchange:
         self._model = model
         self._random, self._chances = random, options.dropouts
         self.gone: set[ClientId] = set()
-        self.received: list[tuple[Stage, ClientId, Message]] = []
 
-    def ask(self, stage: Stage, said: Message, private: Private) -> Mapping[ClientId, Message]:
+    def ask(
+        self, stage: Stage, said: Message, private: Private
+    ) -> Iterator[tuple[ClientId, Message]]:
         """Let the clients answer one after the other."""
-        replies = {}
         for client, mine in private.items():
             self.gone |= {client} if self._random.random() < self._chances.get(stage, 0) else set()
             if client not in self.gone:
                 try:
-                    replies[client] = self.answer(stage, client, said, mine)
+                    yield client, self.answer(stage, client, said, mine)
                 except RefusedError:
                     self.gone.add(client)
-        self.received += [(stage, client, reply) for client, reply in replies.items()]
-        return replies
 
     def answer(self, stage: Stage, client: ClientId, said: Message, mine: Message) -> Message:
         """Return one client's answer."""
@@ -99,7 +97,10 @@ class ArithmeticRound:
         bound = float(options.bound or 0) if options.sums_only else 0.0
         self._units, self.norms = scaled_rows(updates[kept], sizes, bound)
         count, fold = options.sketch, options.fold
-        self.cosines = gram_from(sketch(self._units, sizes, seed, count=count, fold=fold))
+        if options.protocol == "exact" and not options.sums_only:
+            self.cosines = gram_from(torch.split_with_sizes(self._units, list(sizes), dim=1))
+        else:
+            self.cosines = gram_from(sketch(self._units, sizes, seed, count=count, fold=fold))
 
     def dots(self, vector: Tensor, rows: Sequence[int]) -> dict[int, Tensor]:
         """See ``SecretRound``."""
@@ -194,7 +195,7 @@ def _round(
     model: Tensor,
     index: int,
 ) -> SecretRound:
-    if options.protocol == "arithmetic":
+    if options.protocol != "complete":
         seed = random.bytes(32)
         return ArithmeticRound(updates, clients, layout.sizes, options, seed=seed, random=random)
     hashed = digest(model.detach().cpu().contiguous().numpy().tobytes())

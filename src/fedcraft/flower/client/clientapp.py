@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -20,6 +21,9 @@ from fedcraft.linalg.numerics import single_threaded
 from fedcraft.local import LocalObjective
 from fedcraft.methods import Method
 from fedcraft.methods import method as method_by_name
+
+if TYPE_CHECKING:
+    from fedcraft.privacy import Privacy
 
 Choice = str | Method | LocalObjective
 
@@ -38,6 +42,7 @@ def client_app(
     one_thread: bool = False,
     mods: Sequence[Mod] = (),
     secure: SecureAnswers | None = None,
+    privacy: Privacy | None = None,
 ) -> ClientApp:
     """Return a ClientApp that trains and evaluates one client by a method's local objective.
 
@@ -55,7 +60,9 @@ def client_app(
     ``lr``, ``local_epochs``, ``batch_size`` and ``seed`` apply where the server sends no value.
     ``one_thread`` trains with the simulator's arithmetic, for the same bits as its runs. ``mods``
     are Flower's mods around training. With ``secure=SecureAnswers()`` the client takes part in
-    secure rounds only, and its update never leaves it in the clear.
+    secure rounds only, and its update never leaves it in the clear. ``privacy`` is a
+    ``fedcraft.privacy.Privacy`` of the mode ``local`` or ``distributed``: updates are clipped, and
+    leave with noise.
     """
     defaults = {keys.LR: lr, keys.EPOCHS: local_epochs, keys.BATCH: batch_size, keys.SEED: seed}
     client_of, objective_of = client_id_fn or _partition_id, _objective_fn(method)
@@ -77,7 +84,8 @@ def client_app(
             )
             return Message(answer(request), reply_to=message)
 
-    around = list(mods) if secure is None else [secure.train, *mods]
+    hiding = [] if secure is None else [secure.train]
+    around = [*hiding, *_noise(privacy, secure), *mods]  # the first is the last to see a reply
     if secure is not None:
         secure.register(app)
     app.train(mods=around)(partial(reply, ClientRequest.train))
@@ -104,6 +112,14 @@ def client_id_mod(message: Message, context: Context, call_next: ClientAppCallab
         for metrics in reply.content.metric_records.values():
             metrics.setdefault(keys.CLIENT, _partition_id(context))
     return reply
+
+
+def _noise(privacy: Privacy | None, secure: SecureAnswers | None) -> list[Mod]:
+    if privacy is None:
+        return []
+    from fedcraft.flower.client.private_mod import PrivateUpdates  # others start faster without it
+
+    return [PrivateUpdates(privacy, secure).train]
 
 
 def _objective_fn(

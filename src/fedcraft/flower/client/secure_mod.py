@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
 
 from fedcraft.flower.messages import keys
 from fedcraft.flower.messages import secure as wire
@@ -25,7 +27,7 @@ class SecureAnswers:
     """
 
     def __init__(self, limits: Limits | None = None, *, psk: bytes = b"") -> None:
-        self._limits, self._psk = limits or Limits(), psk
+        self.limits, self._psk = limits or Limits(), psk
 
     def train(
         self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]
@@ -42,7 +44,7 @@ class SecureAnswers:
         reply = call_next(message, context)
         if reply.has_error():
             return reply
-        update = _update(reply.content)
+        update = torch.from_numpy(update_of(reply.content))
         client = self._client(context)
         answer = client.sketch(said, mine, update, model)
         self._keep(client, context)
@@ -75,20 +77,21 @@ class SecureAnswers:
     def _client(self, context: Context) -> SecureClient:
         stored = context.state.array_records.get(_RECORD)
         memory = {} if stored is None else wire.unpack(stored)
-        return SecureClient(self._limits, psk=self._psk, memory=memory)
+        return SecureClient(self.limits, psk=self._psk, memory=memory)
 
     def _keep(self, client: SecureClient, context: Context) -> None:
         context.state[_RECORD] = wire.pack(client.memory)
 
 
-def _update(content: RecordDict) -> torch.Tensor:
+def update_of(content: RecordDict) -> NDArray[Any]:
+    """Return the update in a reply of fedcraft's client app."""
     found = content.array_records.get(keys.UPDATE)
     if found is None or keys.ROW not in found:
         raise RefusedError(
-            "train: expected the app to return an update; in secure rounds the client app must be "
-            "fedcraft's, with the layout of the server's model"
+            "train: expected the app to return an update; in secure and in private rounds the "
+            "client app must be fedcraft's, with the layout of the server's model"
         )
-    return torch.from_numpy(open_array(found[keys.ROW]).copy())
+    return open_array(found[keys.ROW]).copy()
 
 
 def _model_name(records: Iterable[str]) -> str:

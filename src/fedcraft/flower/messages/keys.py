@@ -34,5 +34,7 @@ STEPS: Final = "steps"
 LOSS: Final = "loss-before"  # at theta_t, before training, which the fair methods need
 LOCAL_LOSS: Final = "local-loss"  # mean over the local batches
 STATE_LOST: Final = "state-lost"
+CLIP: Final = "privacy-clip"  # the length to which a client has clipped its update
+NOISE: Final = "privacy-noise"  # the standard deviation of the noise that it has added
 ACCURACY: Final = "accuracy"  # on the test split; "train-accuracy", "train-loss" ... on others
 TEST_LOSS: Final = "loss"

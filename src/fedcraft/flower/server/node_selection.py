@@ -90,6 +90,8 @@ class NodeSelection:
         have neither numbers nor states, so the server does not ask before a reply has shown a
         number, unless the method or the user relies on fedcraft's clients.
         """
+        if self._state.private is not None:
+            return True  # the account of the budget is by client
         personal = self._state.initial is not None
         if all_asked:
             return personal and bool(self._state.last)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -65,7 +65,7 @@ class UpdateMatrix:
     Every node that is asked has its row from the start, in the expected order of the client ids;
     :meth:`sort` closes the gaps of missing replies in place. So a round needs the memory of one
     matrix and one reply, whatever m is. ``needs`` are metrics that every reply must report, and
-    updates longer than ``longest`` are refused.
+    updates longer than ``longest`` are refused. ``check`` raises what else is wrong with metrics.
     """
 
     def __init__(
@@ -75,9 +75,10 @@ class UpdateMatrix:
         weight_key: str | None,
         needs: Iterable[str] = (),
         longest: float | None = None,
+        check: Callable[[Metrics], None] = lambda metrics: None,
     ) -> None:
         self._wire, self._weight_key, self._longest = wire, weight_key, longest
-        self._needs = tuple(needs)
+        self._needs, self._check = tuple(needs), check
         self._matrix = torch.empty((0, wire.layout.dimension), dtype=wire.dtype)
         self._rows: dict[int, int] = {}
         self.accepted: list[AcceptedReply] = []
@@ -100,9 +101,7 @@ class UpdateMatrix:
         """Write one reply into its row, or raise what is wrong with it."""
         if node not in self._rows:
             raise InputError("it was not asked in this round")
-        record, metrics = read_metrics(reply.content)
-        for name in self._needs:
-            within(metrics, name, 0, LARGEST_NUMBER)
+        record, metrics = self._metrics(reply)
         row = self._rows[node]
         buffers = self._read_arrays(reply.content, self._matrix[row])
         weight = self._weight(metrics)
@@ -110,11 +109,16 @@ class UpdateMatrix:
 
     def add_report(self, node: int, client: ClientId, reply: Message) -> None:
         """Accept a reply whose update stays with the client."""
+        record, metrics = self._metrics(reply)
+        weight = self._weight(metrics)
+        self.accepted.append(AcceptedReply(node, client, weight, metrics, record))
+
+    def _metrics(self, reply: Message) -> tuple[str, Metrics]:
         record, metrics = read_metrics(reply.content)
         for name in self._needs:
             within(metrics, name, 0, LARGEST_NUMBER)
-        weight = self._weight(metrics)
-        self.accepted.append(AcceptedReply(node, client, weight, metrics, record))
+        self._check(metrics)
+        return record, metrics
 
     def _read_arrays(self, content: RecordDict, row: Tensor) -> dict[str, Tensor]:
         """Write a reply's update into ``row`` and return its buffers."""

@@ -18,6 +18,7 @@ from flwr.supercore import log
 
 from fedcraft.config.settings import Settings
 from fedcraft.engine.loop import write_round
+from fedcraft.engine.private import BudgetSpent
 from fedcraft.engine.profiling import PeakMemory, PhaseTimer
 from fedcraft.errors import ClientError
 from fedcraft.flower.messages import keys
@@ -63,8 +64,7 @@ class Rounds:
         with closing(self.writer):
             try:
                 self._begin()
-                while self.done < self.rounds:
-                    self._advance(self.done + 1)
+                reason = self._advance_all()
                 output = self.state.result.arrays = self.state.output
                 self.writer.save_model(copy_tensors(output))
                 status = "finished"
@@ -78,6 +78,16 @@ class Rounds:
                 self.writer.end(status, reason, self.done)
         return self.state.result
 
+    def _advance_all(self) -> str:
+        """Run the rounds that are left; return why the run ends early, if it does."""
+        while self.done < self.rounds:
+            try:
+                self._advance(self.done + 1)
+            except BudgetSpent as error:
+                log(WARNING, "The run ends after round %d: %s", self.done, error)
+                return str(error)
+        return ""
+
     def _begin(self) -> None:
         self.strategy.summary()
         saved = find_checkpoint(self.writer, self.config)
@@ -85,6 +95,7 @@ class Rounds:
             self.state.load_state_dict(saved)
             self.done = saved["round"]
             log(INFO, "Continuing after round %d of %d", self.done, self.rounds)
+        self._continue_account(resumed=saved is not None)
         self.writer.begin(saved, config=tomli_w.dumps(self.config).encode())
         if saved is None:
             self._evaluate_centrally(0)
@@ -115,11 +126,15 @@ class Rounds:
                 messages = list(configure(number, self.state.broadcast, config, self.grid))
                 if not messages:
                     return {"clients": []}
+                self._enter_account(messages)
                 arrays, metrics = self._aggregated(number, messages)
             refused += self.messenger.refused
             if arrays is not None:
                 self.state.adopt(arrays)
-                self.state.result.train_metrics_clientapp[number] = metrics or MetricRecord()
+                metrics = metrics or MetricRecord()
+                if self.state.private is not None:
+                    metrics["epsilon"] = self.state.private.accountant.epsilon()
+                self.state.result.train_metrics_clientapp[number] = metrics
                 log(INFO, "aggregate_train: %s", metrics)
                 self.selection.failed.clear()
                 return self._row(number, refused, attempt)
@@ -132,6 +147,19 @@ class Rounds:
             f"{[(r.node, r.reason) for r in refused]}. Repair the clients and start again: with a "
             "run_dir the run continues from its last checkpoint"
         )
+
+    def _continue_account(self, *, resumed: bool) -> None:
+        """Continue the account of the privacy budget, which is newer than the checkpoint."""
+        saved = self.writer.find_account()
+        if self.state.private is not None and (resumed or saved is not None):
+            self.state.private.load_state_dict(saved)
+
+    def _enter_account(self, messages: list[Message]) -> None:
+        """Count the clients, on disk too, before they are asked: a crash must not forget them."""
+        if self.state.private is not None:
+            nodes = [message.metadata.dst_node_id for message in messages]
+            self.state.private.ask(nodes, self.state.clients)
+            self.writer.save_account(self.state.private.state_dict())
 
     def _aggregated(
         self, number: int, messages: list[Message]

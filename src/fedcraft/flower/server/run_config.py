@@ -1,4 +1,4 @@
-"""The settings of a federation's run: checked, recorded, and compared when a run is resumed."""
+"""Method and settings of a federation's run: checked, recorded, compared when it is resumed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedcraft.aggregators.craft import Craft
 from fedcraft.config.overrides import TrainingKeys
 from fedcraft.config.settings import Settings
 from fedcraft.errors import InputError, StateError
 from fedcraft.flower.messages import keys
-from fedcraft.methods import Method
+from fedcraft.methods import Method, Override
+from fedcraft.methods import method as method_by_name
 from fedcraft.methods.method import stable
 from fedcraft.runs.seal import read_checked
 from fedcraft.runs.writer import NullWriter, open_writer
@@ -34,6 +36,28 @@ _DEFAULTS: TrainingKeys = {
     "diagnostics_every": 1,
     "checkpoint_every": 1,
 }
+
+
+def method_of(given: object, *more: object) -> Method:
+    """Return the method that a strategy is given, by name or as it is."""
+    if not more and isinstance(given, str):
+        return method_by_name(given)
+    if not more and isinstance(given, Method):
+        return given
+    raise InputError(
+        f"method: expected a name or a Method, found {', '.join(map(repr, (given, *more)))}; give "
+        "the arguments of Flower's strategies by name, as in fraction_train=0.5"
+    )
+
+
+def size_capped(method: Method, guard: Override) -> Method:
+    """Do not trust the sizes that clients claim, where nothing else was asked for."""
+    plain = guard is None and method.guard.name == "none"
+    return method.overridden(guard="size_cap") if plain and _is_craft(method) else method
+
+
+def _is_craft(method: Method) -> bool:
+    return isinstance(method.build()[1], Craft)
 
 
 def settings_of(method: Method, clients_per_round: int, training: TrainingKeys) -> Settings:

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from fedcraft.config.settings import Settings
 from fedcraft.engine.client_manager import CohortUpdates
-from fedcraft.engine.server import LossesAt, Remote, Server, ServerStep
+from fedcraft.engine.server import LossesAt, Remote, Server, ServerStep, refuse_buffers
 from fedcraft.errors import InputError, StateError
 from fedcraft.flower.messages import keys
 from fedcraft.flower.messages.arrays import WireFormat, open_array
 from fedcraft.flower.server.clients import KnownClients
+from fedcraft.flower.server.private_rounds import FederatedPrivacy
 from fedcraft.flower.server.replies import AcceptedReply, UpdateMatrix
 from fedcraft.methods import Method
 from fedcraft.updates import ClientId, Layout
@@ -48,6 +49,7 @@ class RunState:
         layout: Layout | None,
         weight_key: str | None,
         longest: float | None,
+        private: FederatedPrivacy | None = None,
     ) -> None:
         objective, aggregator, optimizer = method.build()
         self.wire = WireFormat.of(record, model=model, layout=layout, group=settings.layers)
@@ -60,7 +62,16 @@ class RunState:
             self._buffers(record),
         )
         needs = [_NEEDS[name] for name in sorted(aggregator.needs) if name in _NEEDS]
-        self.updates = UpdateMatrix(self.wire, weight_key=weight_key, needs=needs, longest=longest)
+        self.private = self.server.private = private
+        if private is not None:
+            refuse_buffers(self.server.averaged)
+        self.updates = UpdateMatrix(
+            self.wire,
+            weight_key=None if private else weight_key,  # data sizes are private
+            needs=needs,
+            longest=longest,
+            check=private.check_reply if private else lambda metrics: None,
+        )
         self.clients = KnownClients()
         self.others = {name: record[name] for name in record}
         self.record = self.broadcast = record

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from logging import INFO, WARNING
 from typing import Any
@@ -39,23 +39,24 @@ class GridExchange:
         self._grid, self._messenger = grid, messenger
         self._train = {message.metadata.dst_node_id: message for message in train}
 
-    def ask(self, stage: Stage, said: Arrays, private: Private) -> Mapping[ClientId, Arrays]:
-        """Send one stage to some nodes and collect the answers that arrive in time."""
+    def ask(
+        self, stage: Stage, said: Arrays, private: Private
+    ) -> Iterator[tuple[ClientId, Arrays]]:
+        """Send one stage to some nodes and pass on the answers that arrive in time."""
         common = wire.pack(said)
         if stage == "sketch":
-            return self._trained(common, private)
+            yield from self._trained(common, private).items()
+            return
         messages = [self._message(stage, node, common, mine) for node, mine in private.items()]
         stream = ReplyStream(self._grid, messages, timeout=self._messenger.patience)
-        found: dict[ClientId, Arrays] = {}
         for reply in stream:
             node = stream.sender(reply)
             if reply.has_error():
                 log(WARNING, "stage %s: node %d: %s", stage, node, reply.error.reason)
             elif wire.ANSWER in reply.content.array_records:
-                found[node] = wire.unpack(reply.content.array_records[wire.ANSWER])
+                yield node, wire.unpack(reply.content.array_records[wire.ANSWER])
         if stream.missing:
             log(WARNING, "stage %s: no answer from nodes %s", stage, stream.missing)
-        return found
 
     def _message(self, stage: Stage, node: Any, common: ArrayRecord, mine: Arrays) -> Message:
         config = ConfigRecord({wire.STAGE: stage})
@@ -131,11 +132,14 @@ class SecureRounds:
         def remote(rule: Aggregator) -> tuple[Step, dict[str, Any]]:
             step = aggregate_secretly(rule, cohort)
             certificate = step.certificate
-            kept = {*certificate.client_ids} if certificate else {*trained.clients.tolist()}
+            summed = {reports[int(node)].client for node in products.summed()}
+            kept = {*certificate.client_ids} if certificate else summed
             updates.accepted = [reply for reply in updates.accepted if reply.client in kept]
             lost = tuple(i for i in trained.clients.tolist() if i not in kept)
             spread = tuple(layout.names[layer] for layer in sorted(products.spread))
             reported.append(SecureReport(products.spent, 1, lost, spread))
+            if self._state.private is not None:
+                self._state.private.require_noise(len(kept))
             return step, asdict(reported[-1])
 
         self._state.aggregate_remotely(number, trained, remote)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Literal, NoReturn, Unpack
@@ -18,7 +19,6 @@ from flwr.supercore import log
 from torch import Tensor, nn
 
 from fedcraft.aggregators import Certificate
-from fedcraft.aggregators.craft import Craft
 from fedcraft.config.overrides import TrainingKeys
 from fedcraft.config.settings import Settings
 from fedcraft.errors import InputError, require
@@ -27,15 +27,22 @@ from fedcraft.flower.server.client_metrics import common_metrics, evaluation_rep
 from fedcraft.flower.server.clients import client_order
 from fedcraft.flower.server.messenger import Messenger
 from fedcraft.flower.server.node_selection import NodeSelection
+from fedcraft.flower.server.private_rounds import FederatedPrivacy
 from fedcraft.flower.server.replies import AcceptedReply
 from fedcraft.flower.server.rounds import Rounds
-from fedcraft.flower.server.run_config import open_run, recorded_config, settings_of
+from fedcraft.flower.server.run_config import (
+    method_of,
+    open_run,
+    recorded_config,
+    settings_of,
+    size_capped,
+)
 from fedcraft.flower.server.run_state import RunState
 from fedcraft.flower.server.secure_rounds import SecureRounds, require_no_single_updates
 from fedcraft.flower.server.wrappers import refuse_void_privacy
 from fedcraft.linalg.numerics import single_threaded
 from fedcraft.methods import Method, Override
-from fedcraft.methods import method as method_by_name
+from fedcraft.privacy import Privacy
 from fedcraft.secure import Secure
 from fedcraft.updates import ClientId, Layout
 
@@ -81,6 +88,9 @@ class Strategy(FlowerStrategy):
 
     * ``secure``: a ``fedcraft.secure.Secure`` with which no update leaves a client in the clear;
       the clients need ``client_app(..., secure=...)``. See the page about privacy.
+    * ``privacy``: a ``fedcraft.privacy.Privacy``; unless its mode is ``central``, the clients need
+      ``client_app(..., privacy=...)`` too. Every round's metrics have the budget that is spent, and
+      a round beyond ``privacy.epsilon`` is not started.
 
     Memory of a round: one (clients, parameters) matrix and one reply.
     """
@@ -114,9 +124,10 @@ class Strategy(FlowerStrategy):
         reply: Literal["update", "model"] = "update",
         one_thread: bool = False,
         secure: Secure | None = None,
+        privacy: Privacy | None = None,
         **training: Unpack[TrainingKeys],
     ) -> None:
-        chosen = _method_of(method, *positional)
+        chosen = method_of(method, *positional)
         changed = chosen.overridden(
             local=local,
             aggregator=aggregator,
@@ -125,7 +136,7 @@ class Strategy(FlowerStrategy):
             client_lr=client_lr,
             server_lr=server_lr,
         )
-        self.method = _capped(changed, guard)
+        self.method = size_capped(changed, guard)
         self.fraction_train, self.fraction_evaluate = fraction_train, fraction_evaluate
         self.min_train_nodes = min_train_nodes if fraction_train else 0
         self.min_evaluate_nodes = min_evaluate_nodes if fraction_evaluate else 0
@@ -143,6 +154,8 @@ class Strategy(FlowerStrategy):
         self.secure = secure if secure is not None and secure.enabled else None
         if self.secure is not None:
             require_no_single_updates({"max_update_norm": max_update_norm, "reply": reply})
+        self.privacy = privacy
+        self._private()  # an unsound combination is an error now
         self._state: RunState | None = None
         self._wrapped = False  # another strategy, or a subclass, runs the rounds
 
@@ -169,6 +182,8 @@ class Strategy(FlowerStrategy):
         self.state.client_lr = float(train_config.get(keys.LR, self.method.client_lr))  # type: ignore[arg-type]
         names = ("weighted_by_key", "fraction_train", "min_train_nodes")
         others = {name: getattr(self, name) for name in names}
+        if self.privacy is not None:
+            others["privacy"] = asdict(self.privacy)
         config = recorded_config(self.method, settings, train_config, **others)
         log(INFO, "Starting fedcraft's %s:", self.method.title)
         with single_threaded() if self.one_thread else nullcontext():
@@ -193,6 +208,12 @@ class Strategy(FlowerStrategy):
         if self.secure is None:
             return None
         return SecureRounds(self.secure, grid, self.messenger)
+
+    def _private(self) -> FederatedPrivacy | None:
+        if self.privacy is None:
+            return None
+        rule = self.method.build()[1]
+        return FederatedPrivacy(self.privacy, rule, self.secure, self.min_clients)
 
     @property
     def state(self) -> RunState:
@@ -310,6 +331,7 @@ class Strategy(FlowerStrategy):
             layout=self.layout,
             weight_key=self.weighted_by_key,
             longest=self.max_update_norm,
+            private=self._private(),
         )
         names = self.arrayrecord_key, self.configrecord_key
         self.messenger = Messenger(state, self.settings, names, timeout)
@@ -323,11 +345,12 @@ class Strategy(FlowerStrategy):
         models, and there is no look-ahead.
         """
         refuse_void_privacy(self.method)
-        if self.secure is not None:
-            raise InputError(
-                "secure: only start() of this strategy can run secure rounds, but another strategy "
-                "runs the rounds; start this strategy itself"
-            )
+        for name in ("secure", "privacy"):
+            if getattr(self, name) is not None:
+                raise InputError(
+                    f"{name}: only start() of this strategy can run such rounds, but another "
+                    "strategy runs the rounds; start this strategy itself"
+                )
         given = {"run_dir": self.run_dir} | self.settings.identity()
         for name in ("run_dir", "model_average", "server_lr_schedule"):
             if given.get(name) is not None:
@@ -350,17 +373,6 @@ class Strategy(FlowerStrategy):
         return how(given(replies, key), key)
 
 
-def _method_of(given: object, *more: object) -> Method:
-    if not more and isinstance(given, str):
-        return method_by_name(given)
-    if not more and isinstance(given, Method):
-        return given
-    raise InputError(
-        f"method: expected a name or a Method, found {', '.join(map(repr, (given, *more)))}; give "
-        "the arguments of Flower's strategies by name, as in fraction_train=0.5"
-    )
-
-
 def _evaluation(strategy: Strategy) -> str:
     every = strategy.settings.evaluate_every
     if not strategy.fraction_evaluate:
@@ -369,16 +381,6 @@ def _evaluation(strategy: Strategy) -> str:
         return "after every round"
     often = f"after every {every} rounds and the last" if every else "after the last round"
     return f"{often} (evaluate_every=1: after every round, as Flower's own strategies)"
-
-
-def _capped(method: Method, guard: Override) -> Method:
-    """Do not trust the sizes that clients claim, where nothing else was asked for."""
-    plain = guard is None and method.guard.name == "none"
-    return method.overridden(guard="size_cap") if plain and _is_craft(method) else method
-
-
-def _is_craft(method: Method) -> bool:
-    return isinstance(method.build()[1], Craft)
 
 
 def _check(strategy: Strategy) -> None:

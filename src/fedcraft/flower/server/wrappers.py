@@ -22,7 +22,7 @@ def refuse_void_privacy(method: Method) -> None:
     raise InputError(
         f"strategy: {wrapper} adds noise that hides one client in a mean, but one client can move "
         f"the step of {method.title} much further: this gives no privacy. Use fedavg inside it, or "
-        "add noise on the clients (fedcraft.privacy.mechanism.privatised)"
+        'set privacy=Privacy(mode="local", ...) here and on the clients, without a wrapper'
     )
 
 

@@ -1,0 +1,70 @@
+"""Differential privacy of a federation: what replies must state, and an account that is kept."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedcraft.aggregators import Aggregator
+from fedcraft.engine.private import PrivateRounds
+from fedcraft.errors import ConfigError
+from fedcraft.flower.messages import keys
+from fedcraft.flower.server.clients import KnownClients
+from fedcraft.flower.server.replies import within
+from fedcraft.privacy import Privacy
+from fedcraft.privacy.mechanism import client_noise, clipped
+from fedcraft.secure import Secure
+
+_ANYONE = "a client that named no number"  # in the account: it may be any of them
+_ROUNDING = 1e-9
+
+
+class FederatedPrivacy(PrivateRounds):
+    """Rounds whose noise nobody can predict.
+
+    Every client that is asked counts, before it is asked and whether it answers or not. There is no
+    amplification by sampling: clients know the seed of the draw, and who is online is not random.
+    """
+
+    def __init__(
+        self, privacy: Privacy, rule: Aggregator, secure: Secure | None, least: int
+    ) -> None:
+        sums_only = secure is not None and secure.sums_only
+        super().__init__(privacy, rule, None, sums_only=sums_only, least=least)
+        if privacy.mode == "central" and secure is not None:
+            raise ConfigError(
+                "privacy.mode: with central noise the server clips every update, and with secure "
+                'it sees none. Leave out secure, or set the mode to "distributed".'
+            )
+
+    def ask(self, nodes: Sequence[int], clients: KnownClients) -> None:
+        """Enter a round into the account before its messages are sent, or refuse to start it."""
+        asked = [clients.client(node) for node in nodes]
+        known = self.accountant
+        unnamed = any(client == node for client, node in zip(asked, nodes, strict=True))
+        if _ANYONE in known.counts or unnamed:
+            known.counts.setdefault(_ANYONE, known.rounds)
+            asked.append(_ANYONE)
+        self.require_budget(asked)
+        known.add(asked)
+
+    def count(self, clients: object) -> None:
+        """Nothing: :meth:`ask` has counted the round."""
+
+    def check_reply(self, metrics: Mapping[str, Any]) -> None:
+        """Raise an error if a reply does not state the clipping and noise of the account."""
+        expected = client_noise(self.privacy, self.least)
+        if expected:
+            within(dict(metrics), keys.CLIP, 0, self.privacy.clip * (1 + _ROUNDING))
+            within(dict(metrics), keys.NOISE, expected * (1 - _ROUNDING), float("inf"))
+
+    def leaving(self, updates: Tensor, clients: Sequence[int], index: int) -> Tensor:
+        """Clients have added their noise; in the mode ``central`` the server clips."""
+        return clipped(updates, self.privacy.clip) if self.privacy.mode == "central" else updates
+
+    def random(self, index: int) -> torch.Generator:
+        return torch.Generator().manual_seed(secrets.randbits(63))
