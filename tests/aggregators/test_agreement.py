@@ -62,7 +62,7 @@ def test_memory_gives_way_to_a_reliable_mean_that_goes_on():
     assert float(on.persistence) == pytest.approx(1)
     assert float(on.memory) == pytest.approx(0.9 * (1 - float(on.reliability)))
     # Clients that only pull back after too long a step are not followed.
-    assert float(back.memory) == pytest.approx(0.9 * (1 - float(back.between_clients)))
+    assert float(back.memory) == pytest.approx(0.9)
     assert float(back.trust) == pytest.approx(0, abs=1e-12)
 
 

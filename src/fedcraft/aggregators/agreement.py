@@ -17,9 +17,10 @@ These two numbers decide between memory and new agreement (``craft-auto``):
 * the targets follow u with f = max(R, p) (1 + min(p, 0)): as far as the mean can be relied on,
   because the clients agree or because it continues the last step, and less where it only undoes
   that step;
-* the reference has the weight mu = 0.9 (1 - max(R p, c)): less where a reliable mean has the
-  direction of the last step, because then the mean is the better of the two, and less where any
-  two clients agree, because then the mean has no noise that memory could average out;
+* the reference has the weight mu = 0.9 (1 - max(R p, c (1 + min(p, 0)))): less where a reliable
+  mean has the direction of the last step, because then the mean is the better of the two, and less
+  where any two clients agree, because then the mean has no noise that memory could average out;
+  but not where it only undoes the last step, because memory dampens such oscillations;
 * clients start lambda = 1 - R (mean over the layers) steps ahead;
 * lengths count in u as far as they mean something: v_i is proportional to rho_i l_i^(R max(p, 0))
   with l_i the length of client i's update, at most three medians. Clients that agree round after
@@ -109,9 +110,10 @@ class Agreement:
 
     @property
     def memory(self) -> Tensor:
-        """mu = 0.9 (1 - max(R p, c)), (Q,)."""
-        goes_on = self.reliability * self.persistence.clamp(max=1)
-        return _MOST_MEMORY * (1 - torch.maximum(goes_on, self.between_clients))
+        """mu = 0.9 (1 - max(R p, c (1 + min(p, 0)))), (Q,)."""
+        p = self.persistence.clamp(min=-1, max=1)
+        no_noise = self.between_clients * (1 + p.clamp(max=0))
+        return _MOST_MEMORY * (1 - torch.maximum(self.reliability * p, no_noise))
 
     @property
     def look_ahead(self) -> float:
