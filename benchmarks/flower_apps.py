@@ -91,6 +91,7 @@ class VectorApp(App):
 class SklearnApp(App):
     """quickstart-sklearn's kind: scikit-learn's solver runs one iteration a round on iris."""
 
+    seeds = range(1, 21)  # a client has ten test samples
     name, about = "scikit-learn", "logistic regression on iris, coefficients and intercepts"
     clients, rounds = 3, 25
 
