@@ -177,7 +177,7 @@ def _ablation(made: Reproduction) -> str:
             *(f"{row[column]:.3f}" for column in ("best10", "worst10", "std")),
             f"{row['conflicts']:.2f}",
         ]
-        for row in made.rows()
+        for row in made.rows(missing=False)
     )
     return table(("variant", *SCORES.values(), "clients in conflict a round"), rows)
 

@@ -26,7 +26,7 @@ def which_blocks(results: Path) -> dict[str, str]:
 
 
 def _study(name: str, results: Path) -> str:
-    rows = [row for row in from_results(name, results).rows() if row["state"] != "missing"]
+    rows = from_results(name, results).rows(missing=False)
     places = {m.key: dict(zip(map(_name, rows), marks(rows, m), strict=True)) for m in _SHOWN}
     heads = ["method", "seeds", "rounds", *(m.heading.lower() for m in _SHOWN)]
     heads += [f"{m.heading.lower()} − FedAvg" for m in _SHOWN]

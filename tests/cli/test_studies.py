@@ -182,7 +182,7 @@ def test_what_is_missing_of_a_table_is_marked_as_missing(here: Path) -> None:
     assert nothing.exit_code == 0, nothing.stderr
     assert nothing.stdout.count("missing") == len(METHODS)
     assert "No runs of table-cifar10-resnet56 are stored" in nothing.stdout
-    unknown = call("reproduce", "ablation-femnist", "--results", "nowhere")
+    unknown = call("reproduce", "ablation-femnist", "--results", "results")
     assert unknown.exit_code == 2
     assert "--rerun" in unknown.stderr
 

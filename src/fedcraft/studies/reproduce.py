@@ -48,13 +48,14 @@ class Reproduction:
         note = "too few rounds and clients to be compared with the paper"
         return f"{name} at the {self.scale} scale: {note}"
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self, *, missing: bool = True) -> list[dict[str, Any]]:
         """Return our table in the paper's order, chosen on test data as the paper does.
 
-        A method without runs has a row with the ``state`` "missing".
+        A method without runs has a row with the ``state`` "missing", unless ``missing`` is False.
         """
         found = {row["method"]: row for row in self.result.rows("test")}
-        ours = [found.get(name) or missing_row(name) for name in self.methods]
+        shown = [name for name in self.methods if missing or name in found]
+        ours = [found.get(name) or missing_row(name) for name in shown]
         return beside_published(ours, self.preset.published) if self.preset.published else ours
 
     @property
@@ -80,6 +81,11 @@ def from_results(
     """Read the stored runs of an experiment; ``methods`` keeps only those."""
     chosen = preset(name)
     chosen.chosen(methods)  # refuses a name that it does not know
+    if results is not None and not Path(results).is_dir():
+        raise DataError(
+            f"results: expected a folder of stored results, but {results} does not exist. Leave "
+            "it out to read those of the package, or train from scratch with --rerun"
+        )
     folder = _stored_at(name, results)
     if not is_study(folder) and chosen.until_stored:
         folder = _stored_at(chosen.until_stored, results)
