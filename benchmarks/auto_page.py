@@ -28,18 +28,28 @@ def study_table(name: str) -> str:
 
 
 def _best_mean(settings: dict[str, list[Run]]) -> float:
-    return max(fmean(_values(runs, "evaluation", "mean")) for runs in settings.values())
+    return max(fmean(_values(_sound(runs), "evaluation", "mean")) for runs in settings.values())
 
 
 def _rows(settings: dict[str, list[Run]]) -> Iterator[list[str]]:
     for title, key in (("averaged", "evaluation"), ("last", "evaluation_last")):
         best = max(settings, key=lambda pair: fmean(_values(settings[pair], key, "mean")))
-        runs = settings[best]
-        head = method_title(runs[0].method) if key == "evaluation" else ""
+        runs = _sound(settings[best])
+        head = _title(settings[best]) if key == "evaluation" else ""
         means = _values(runs, key, "mean")
         spread = f" ± {stdev(means):.3f}" if len(means) > 1 else ""
         others = [f"{fmean(_values(runs, key, score)):.3f}" for score in list(SCORES)[1:]]
         yield [head, best, str(len(runs)), title, f"{fmean(means):.3f}{spread}", *others]
+
+
+def _title(runs: Sequence[Run]) -> str:
+    title, lost = method_title(runs[0].method), len(runs) - len(_sound(runs))
+    return f"{title} ({lost} of {len(runs)} seeds diverged)" if lost else title
+
+
+def _sound(runs: Sequence[Run]) -> list[Run]:
+    """The runs that did not end in NaN; all if none is left."""
+    return [run for run in runs if not run.diverged] or list(runs)
 
 
 def _values(runs: Sequence[Run], key: str, metric: str) -> list[float]:

@@ -35,9 +35,10 @@ def _study(name: str, results: Path) -> str:
 
 
 def _cells(row: Mapping[str, Any], places: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
-    yield str(row["label"])
-    yield str(row["seeds"])
-    yield str(row["rounds"])
+    if row["diverged"]:  # its numbers are not a result
+        yield from (f"{row['label']} (diverged)", str(row["seeds"]), *"–" * (1 + 2 * len(_SHOWN)))
+        return
+    yield from (str(row["label"]), str(row["seeds"]), str(row["rounds"]))
     for metric in _SHOWN:
         text = _marked(metric.text(row[metric.key]), places[metric.key][_name(row)])
         yield f"{text} {interval_text(row, metric)}".strip()
