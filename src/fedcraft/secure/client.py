@@ -20,7 +20,7 @@ from fedcraft.secure.agreement import (
     needed_shares,
     neighbours,
 )
-from fedcraft.secure.fixed_point import WIDTHS, FixedPoint, Words
+from fedcraft.secure.fixed_point import WIDTHS, FixedPoint
 from fedcraft.secure.primitives import (
     SECRET,
     SHARE,
@@ -175,10 +175,10 @@ class SecureClient:
         self.memory |= {"next_sum": np.array(index + 1), "members": np.array(members)}
         mine = coefficients[:, members.index(me)]
         words = point.encode(self._units, mine.tolist())
-        words = point.add(words, point.mask(self_mask(self._self_seed(index), self.transcript)))
+        point.add_mask(words, self_mask(self._self_seed(index), self.transcript))
         for j in self.memory["near"].tolist():
             if j in members:
-                words = point.add(words, self._pair_mask(point, index, j), 1 if me < j else -1)
+                point.add_mask(words, self._pair_mask(index, j), 1 if me < j else -1)
         return {"masked": point.pack(words)}
 
     def unmask(self, said: Message) -> Message:
@@ -272,9 +272,9 @@ class SecureClient:
         self.memory["held"] = held
         return parts
 
-    def _pair_mask(self, point: FixedPoint, index: int, other: int) -> Words:
+    def _pair_mask(self, index: int, other: int) -> bytes:
         public = self.memory["public"][other, 1 + index].tobytes()
-        return point.mask(pair_mask(agree(self._seed(1 + index), public), self.transcript))
+        return pair_mask(agree(self._seed(1 + index), public), self.transcript)
 
     def _fixed_point(self, said: Message, coefficients: Any) -> FixedPoint:
         """Return the numbers' format, after checking that the sum cannot overflow in it."""

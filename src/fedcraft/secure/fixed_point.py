@@ -21,6 +21,9 @@ from fedcraft.secure.primitives import Bytes, Keystream
 
 Words = NDArray[np.uint32]
 WIDTHS = (2, 3, 4)
+_PIECE = (
+    1 << 16
+)  # numbers worked on at a time, so that nothing but the result is as long as a model
 _ROOM = 1 + 1e-6  # a unit vector rounded to float32 may be a little longer than one
 
 
@@ -62,42 +65,40 @@ class FixedPoint:
         """How many numbers a client sends."""
         return sum(d for d, step in zip(self.sizes, self.steps, strict=True) if step)
 
-    @property
-    def _modulus_mask(self) -> np.uint32:
-        return np.uint32(2 ** (8 * self.width) - 1)
-
     def encode(self, units: Tensor, coefficients: Sequence[float]) -> Words:
-        """Return c^q u^q of one client, layer after layer, as numbers modulo 2^b."""
-        parts = []
+        """Return c^q u^q of one client, layer after layer, as numbers modulo 2^32.
+
+        Only their lower b bits are sent.
+        """
+        words, start = np.empty(self.count, np.uint32), 0
         layers = torch.split_with_sizes(units, list(self.sizes))
         for layer, factor, step in zip(layers, coefficients, self.steps, strict=True):
-            if step:
-                scaled = layer.to(torch.float64).clamp(-_ROOM, _ROOM) * (factor / step)
-                parts.append(scaled.round().to(torch.int64).numpy().astype(np.uint32))
-        joined = np.concatenate(parts) if parts else np.empty(0, np.uint32)
-        return joined & self._modulus_mask
+            for piece in torch.split(layer, _PIECE) if step else ():
+                scaled = piece.to(torch.float64).clamp_(-_ROOM, _ROOM).mul_(factor / step)
+                words[start : start + len(piece)] = scaled.round_().to(torch.int64).numpy()
+                start += len(piece)
+        return words
 
     def decode(self, total: Words) -> Tensor:
         """Return the sum as a flat float32 vector, zero in layers that were left out."""
-        half, bits = 2 ** (8 * self.width - 1), 8 * self.width
-        signed = torch.from_numpy((total & self._modulus_mask).astype(np.int64))
-        signed = torch.where(signed >= half, signed - 2**bits, signed)
-        parts, start = [], 0
-        for size, step in zip(self.sizes, self.steps, strict=True):
-            taken = signed[start : start + size] if step else torch.zeros(size)
-            start += size if step else 0
-            parts.append((taken.to(torch.float64) * step).to(torch.float32))
-        return torch.cat(parts)
+        half, bits, start = 2 ** (8 * self.width - 1), 8 * self.width, 0
+        whole = torch.zeros(sum(self.sizes))
+        for layer, step in zip(
+            torch.split_with_sizes(whole, list(self.sizes)), self.steps, strict=True
+        ):
+            for piece in torch.split(layer, _PIECE) if step else ():
+                words = total[start : start + len(piece)].astype(np.int64) & (2**bits - 1)
+                signed = torch.from_numpy(np.where(words >= half, words - 2**bits, words))
+                piece.copy_(signed.to(torch.float64) * step)
+                start += len(piece)
+        return whole
 
-    def add(self, total: Words, other: Words, sign: int = 1) -> Words:
-        """Return total + other or total - other modulo 2^b."""
-        changed = total + other if sign > 0 else total - other
-        return changed & self._modulus_mask
-
-    def mask(self, key: bytes) -> Words:
-        """Return uniform numbers modulo 2^b: the lower bits of uniform numbers modulo 2^32."""
-        words: Words = Keystream(key).read(4 * self.count).view("<u4")
-        return words & self._modulus_mask
+    def add_mask(self, words: Words, key: bytes, sign: int = 1) -> None:
+        """Add a key's mask, uniform numbers, to ``words``, or subtract it."""
+        stream = Keystream(key)
+        for piece in np.split(words, range(_PIECE, len(words), _PIECE)):
+            change = np.add if sign > 0 else np.subtract
+            change(piece, stream.read(4 * len(piece)).view("<u4"), out=piece)
 
     def pack(self, words: Words) -> Bytes:
         """Return numbers as bytes, ``width`` each."""

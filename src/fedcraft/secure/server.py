@@ -119,12 +119,12 @@ class MaskedRound:
         total, survivors = np.zeros(point.count, np.uint32), []
         for place, reply in self._ask("sum", said, members):
             if _shape(reply, "masked") == (point.count * point.width,):
-                total = point.add(total, point.unpack(np.asarray(reply["masked"], np.uint8)))
+                total += point.unpack(np.asarray(reply["masked"], np.uint8))
                 survivors.append(place)
         survivors.sort()
         _require(len(survivors), 2, "sum")
         masks = Transcript(self._heard.value)
-        total = self._unmasked(point, total, index, members, survivors, masks)
+        self._unmask(point, total, index, members, survivors, masks)
         return point.decode(total), [at[place] for place in survivors]
 
     def _keys(
@@ -222,7 +222,7 @@ class MaskedRound:
         replies = self._exchange.ask(stage, said, mine)
         return ((asked[client], reply) for client, reply in replies if client in asked)
 
-    def _unmasked(
+    def _unmask(
         self,
         point: FixedPoint,
         total: Words,
@@ -230,7 +230,7 @@ class MaskedRound:
         members: list[int],
         survivors: list[int],
         masks: Transcript,
-    ) -> Words:
+    ) -> None:
         """Take the survivors' own masks out, and those that they share with lost clients."""
         said = {
             "index": np.array(index),
@@ -252,14 +252,12 @@ class MaskedRound:
             kind = index + (self._options.sums if place in survivors else 0)
             secret = self._recovered(place, kind, found[:least])
             if place in survivors:
-                total = point.add(total, point.mask(self_mask(secret, masks)), -1)
+                point.add_mask(total, self_mask(secret, masks), -1)
                 continue
             for j in affected:
                 shared = agree(secret, self._public[j, 1 + index].tobytes())
                 # The survivor j added this mask if j < place and subtracted it otherwise.
-                mask = point.mask(pair_mask(shared, masks))
-                total = point.add(total, mask, -1 if j < place else 1)
-        return total
+                point.add_mask(total, pair_mask(shared, masks), -1 if j < place else 1)
 
     def _recovered(self, place: int, kind: int, shares: list[bytes]) -> bytes:
         """Return a client's secret; wrong shares must not spoil the sum."""

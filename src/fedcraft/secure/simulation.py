@@ -118,7 +118,7 @@ class ArithmeticRound:
         present = self._present("sum", rows)
         total = np.zeros(point.count, np.uint32)
         for row in present:
-            total = point.add(total, point.encode(self._units[row], coefficients[:, row].tolist()))
+            total += point.encode(self._units[row], coefficients[:, row].tolist())
         holders = min(self._options.neighbours, len(self.clients) - 1) + 1
         if len(self._present("unmask", present)) <= self._options.threshold * holders:
             raise RoundFailed("stage unmask: too few answers; the round must be repeated")
