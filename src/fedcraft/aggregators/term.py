@@ -23,14 +23,14 @@ class TERM(Aggregator):
       leave out clients with large losses.
 
     F_i is the loss at theta_t. The largest exponent is subtracted, so that no tilt overflows. The
-    released code (default t = 0.1) weighs clients by exp(t F_i) alone and divides by m times a
+    released code (with the same default t) weighs clients by exp(t F_i) alone and divides by m times a
     moving average over rounds (factor 1/2) of the mean weight; here data sizes count, and the
     weights of a round sum to one.
     """
 
     needs = frozenset({"losses"})
 
-    def __init__(self, *, tilt: float = 1.0, **options: Any) -> None:
+    def __init__(self, *, tilt: float = 0.1, **options: Any) -> None:
         super().__init__(**options)
         require(abs(tilt) < float("inf"), "tilt", "a finite number", tilt)
         self.tilt = tilt
