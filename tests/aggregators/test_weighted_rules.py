@@ -283,6 +283,25 @@ def test_adafed_is_the_shortest_point_of_the_orthogonalised_hull(gamma):
     np.testing.assert_allclose(rows @ found / rates, found @ found, rtol=1e-9)
 
 
+@pytest.mark.parametrize(("second", "expected"), [(2.0, [0.2, 0.6]), (0.25, [1.6, -0.8])])
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+def test_adafed_by_hand(second, expected, order):
+    # h_1 = (2, 0), h_2 = ((1, 1) - (2, 0) / 2) / (F_2 - 1/2) = (0, 2/3) or (0, -4);
+    # shares 1/4 : 9/4 = 1 : 9, or 1/4 : 1/16 = 4 : 1. The order of the clients does not matter.
+    rows, losses = np.array([[2.0, 0.0], [1.0, 1.0]]), np.array([1.0, second])
+    made = aggregator("adafed", by_layer=False)
+    found = made.aggregate(rows[order], losses=losses[order]).direction
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_fedexp_by_hand_for_every_layer():
+    # Layer 1: a = (1, 1), S = 4, rate max(1, 4 / (2 (2 + 0.004))) = 1.
+    # Layer 2: a = (3, 0), S = 25, rate 25 / (2 (9 + 0.025)) = 25 / 18.05.
+    rows = np.array([[2.0, 0.0, 3.0, 4.0], [0.0, 2.0, 3.0, -4.0]])
+    found = aggregator("average", length="fedexp").aggregate(rows, layers=[2, 2]).direction
+    np.testing.assert_allclose(found, [1, 1, 75 / 18.05, 0], atol=1e-12)
+
+
 def test_fedexp_is_the_average_at_its_extrapolated_rate():
     rows, rho = updates_of(11), np.array([1, 2, 3, 2, 2]) / 10
     found = aggregator("average", length="fedexp").aggregate(rows, weights=rho).direction

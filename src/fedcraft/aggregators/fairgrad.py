@@ -37,9 +37,10 @@ class FairGrad(Weighted):
     The method ``fairgrad`` therefore has the length of FedAvg's step.
 
     w is the only minimum of a convex function, found by Newton's method; the released code and
-    TorchJD minimise ||G w - w^(-1/alpha)||^2 with scipy's least squares, from w = 1/m. Data sizes
-    enter as m rho_i, so that equal ones are the paper's rule. Zero updates get no weight. A ridge
-    of 1e-8 on unit updates bounds w where clients contradict each other.
+    TorchJD minimise ||G w - w^(-1/alpha)||^2 with scipy's least squares, from w = 1/m. The
+    released code then multiplies g by m and cuts its length to 1; here both are left out. Data
+    sizes enter as m rho_i, so that equal ones are the paper's rule. Zero updates get no weight. A
+    ridge of 1e-8 on unit updates bounds w where clients contradict each other.
     """
 
     def __init__(self, *, alpha: float = 2.0, **options: Any) -> None:

@@ -21,7 +21,11 @@ class FedGH(Weighted):
     harmonization). In contrast to PCGrad, updates are projected off projected ones. Remembers
     nothing; cost O(m^2 d + m^3).
 
-    Pairs come in the order of the client ids, so that the order of the rows does not matter.
+    The authors' text and code were not at hand. A summary of the paper has p_i <- p_i -
+    <p_i, q_j> / ||q_j||^2 q_j with copies q and data weights, but does not say when the copies are
+    made: before each pair, as here, or once. Public implementations do either; for two clients
+    both are the same. Pairs come in the order of the client ids, so that the order of the rows
+    does not matter.
     Where two updates are opposite, both become zero, and are left alone from then on.
     """
 

@@ -26,7 +26,8 @@ class GradVac(Weighted):
     so that cos(p_i, g_j) = t; then t_ij <- (1 - beta) t_ij + beta phi (Wang et al. 2021,
     arXiv:2010.05874). Targets start at 0, which is PCGrad. Cost O(m^2 d + m^3).
 
-    * ``beta``: how fast targets follow. Pairs of clients meet rarely when few of many are sampled.
+    * ``beta``: how fast targets follow (0.5 by default in LibMTL and TorchJD). Pairs of clients
+      meet rarely when few of many are sampled.
     * ``seed``: as for ``pcgrad``, with the stream "gradvac".
 
     Remembers t for every layer and every pair of clients seen, Q n^2 numbers, and the round. The

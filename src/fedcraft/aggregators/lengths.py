@@ -14,9 +14,10 @@ and near the optimum. With a^q = sum_i w_i g_i^q, every layer g^q is scaled to
 * ``fedexp``: max(1, S / (2 (||a^q||^2 + eps))) ||a^q|| with S = sum_i w_i ||g_i^q||^2, FedAvg's
   step at the server rate of FedExP (Jhunjhunwala et al. 2023, arXiv:2301.09604): longer the more
   the clients disagree. The paper has equal weights, its released code data weights as here.
-  Both have one rate for the whole model and an absolute eps (0.001 m in the code); here the rate is
-  by layer and eps = S / 1000, so that scaling the updates scales the step. They also evaluate the
-  mean of the last two models, which is left out.
+  Both have one rate for the whole model and an absolute eps (in the code 0.001 m, for EMNIST 0.1 m,
+  falling with the square of the client rate); here the rate is by layer and eps = S / 1000, so that
+  scaling the updates scales the step. They also evaluate the mean of the last two models, which is
+  left out.
 """
 
 from __future__ import annotations

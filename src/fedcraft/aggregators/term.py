@@ -23,9 +23,10 @@ class TERM(Aggregator):
       leave out clients with large losses.
 
     F_i is the loss at theta_t. The largest exponent is subtracted, so that no tilt overflows. The
-    released code (with the same default t) weighs clients by exp(t F_i) alone and divides by m times a
-    moving average over rounds (factor 1/2) of the mean weight; here data sizes count, and the
-    weights of a round sum to one.
+    released code (with the same default t) weighs clients by exp(t F_i) alone, divides by m times a
+    moving average over rounds (factor 1/2) of the mean weight, and then takes the mean over the m
+    clients, so that its steps are about m times shorter. Here data sizes count, and the weights of
+    a round sum to one, as in the released code of PropFair (with t = 0.01).
     """
 
     needs = frozenset({"losses"})

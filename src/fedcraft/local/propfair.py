@@ -26,7 +26,8 @@ class PropFair(PlainSGD):
       too small where training starts with a larger loss).
     * ``eps``: 0.2, as in the released code.
 
-    The tangent is that code's option ``huber``; without it, batches below eps get the weight 1 / M.
+    The tangent is that code's option ``huber``, by default off; without it, batches below eps get
+    the weight 1 / M.
     The reported training loss is that of this objective; losses for rules are plain ones.
     """
 
