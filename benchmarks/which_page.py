@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.pages import table
 from fedcraft.runs.summary import METRICS, gain_place, gain_text, interval_text, marks
 from fedcraft.studies.reproduce import from_results
+from fedcraft.studies.sweep import SweepResult
 
 __all__ = ["which_blocks"]
 
 _STUDIES = {
-    "which femnist": "auto-femnist",
-    "which cifar10": "auto-cifar10-cnn",
-    "which curves": "curves-cifar10-cnn",
+    "which femnist": ("auto-femnist", "family-femnist"),
+    "which cifar10": ("auto-cifar10-cnn", "family-cifar10-cnn"),
+    "which curves": ("curves-cifar10-cnn",),
 }
 _SHOWN = [metric for metric in METRICS if metric.key in ("mean", "worst10")]
 
 
 def which_blocks(results: Path) -> dict[str, str]:
-    """Return the generated blocks: each study by mean, best first, beside FedAvg."""
-    return {block: _study(study, results) for block, study in _STUDIES.items()}
+    """Return the generated blocks: each problem's methods by mean, best first, beside FedAvg."""
+    return {block: _together(studies, results) for block, studies in _STUDIES.items()}
 
 
-def _study(name: str, results: Path) -> str:
-    rows = from_results(name, results).rows(missing=False)
+def _together(studies: Iterable[str], results: Path) -> str:
+    """One table of studies of the same problem."""
+    found = [from_results(study, results).result for study in studies]
+    runs = tuple(run for result in found for run in result.runs)
+    rows = SweepResult(found[0].folder, runs).rows("test")
     places = {m.key: dict(zip(map(_name, rows), marks(rows, m), strict=True)) for m in _SHOWN}
     heads = ["method", "seeds", "rounds", *(m.heading.lower() for m in _SHOWN)]
     heads += [f"{m.heading.lower()} − FedAvg" for m in _SHOWN]

@@ -163,17 +163,14 @@ def project(
         one_sided=constraint == "at_least",
         products=measured,
     )
-    bounded = []
-    for layer in set(torch.nonzero(~trusted).flatten().tolist()) - measured.keys():
-        rows = torch.nonzero(active[layer]).flatten()
-        coefficients[layer] = 0
-        if len(rows) == 0:
-            continue
-        part = _Layer(
-            scale[layer, rows], gap[layer, rows], constraint, float(cutoffs[layer]), floor
-        )
-        gram = precise_gram or (lambda index: grams[index])
-        bounded += [layer] * _solve_again(found, layer, rows, part, gram, block)
+    again = set(torch.nonzero(~trusted).flatten().tolist()) - measured.keys()
+    gram = precise_gram or grams.__getitem__
+
+    def part(layer: int, rows: Tensor) -> _Layer:
+        cutoff = float(cutoffs[layer])
+        return _Layer(scale[layer, rows], gap[layer, rows], constraint, cutoff, floor)
+
+    bounded = [layer for layer in again if _solve_again(found, layer, part, gram, block)]
     return replace(
         found,
         coefficients=scale * coefficients,
@@ -211,15 +208,19 @@ def _correct(
 def _solve_again(
     found: Projection,
     layer: int,
-    rows: Tensor,
-    part: _Layer,
+    part_of: Callable[[int, Tensor], _Layer],
     gram: Callable[[int], Tensor],
     block: Callable[[int], Tensor | None] | None,
 ) -> bool:
     """Fill in one layer with more digits; return whether the gain's limit acted.
 
-    Until :func:`project` returns, ``found.norm`` holds squares.
+    Until :func:`project` returns, ``found.coefficients`` are c and ``found.norm`` holds squares.
     """
+    found.coefficients[layer] = 0
+    rows = torch.nonzero(found.active[layer]).flatten()
+    if len(rows) == 0:
+        return False
+    part = part_of(layer, rows)
     known = block(layer) if block is not None else None
     if known is None:
         precise = gram(layer)
