@@ -113,7 +113,7 @@ def accuracy_table() -> str:
             both_text = f"{both:.3f} ({both - limited:+.3f})"
             name, values = f"{dataset}, {rounds} rounds, {method}", (f"{plain:.3f}", secure_text)
             lines.append((name, len(seeds), *values, f"{limited:.3f}", both_text))
-    heads = ("data, method", "seeds", "plain", "secure, no limit", "plain with limit", "secure")
+    heads = ("data, method", "seeds", "plain", "secure", "plain with limit", "secure, defaults")
     return table(heads, lines)
 
 
