@@ -1,4 +1,4 @@
-"""craft-auto in place of FedAvg, with FedAvg's own rates and nothing else changed.
+"""craft-auto and craft-muon in place of FedAvg, with FedAvg's own rates and nothing else changed.
 
 ``python -m benchmarks.out_of_the_box`` measures the same on more data, seeds and rounds.
 """
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import torch
 
 import fedcraft
 from fedcraft.config.schema import PartitionName
@@ -29,12 +30,25 @@ def scores(method: str, partition: PartitionName, folder: Path) -> Mapping[str, 
     ).evaluation
 
 
+@pytest.mark.parametrize("method", ["craft-auto", "craft-muon"])
 @pytest.mark.parametrize("partition", ["iid", "dirichlet"])
-def test_craft_auto_is_not_below_fedavg_at_its_own_rates(
-    partition: PartitionName, tmp_path: Path
+def test_it_is_not_below_fedavg_at_its_own_rates(
+    method: str, partition: PartitionName, tmp_path: Path
 ) -> None:
-    fedavg, auto = (scores(name, partition, tmp_path) for name in ("fedavg", "craft-auto"))
-    assert auto["mean"] >= fedavg["mean"] - 0.01
+    fedavg, ours = (scores(name, partition, tmp_path) for name in ("fedavg", method))
+    assert ours["mean"] >= fedavg["mean"] - 0.01
     if partition == "dirichlet":  # clients disagree: clearly above, above all for the worst tenth
-        assert auto["mean"] >= fedavg["mean"] + 0.05
-        assert auto["worst10"] >= fedavg["worst10"] + 0.1
+        assert ours["mean"] >= fedavg["mean"] + 0.05
+        assert ours["worst10"] >= fedavg["worst10"] + 0.1
+
+
+def test_craft_muon_remembers_on_the_server_only_and_hurts_nobody_in_its_direction() -> None:
+    """After any first round the rule answers the same; the server's step still remembers it."""
+    _, rule, server = fedcraft.method("craft-muon").build()
+    _, fresh_rule, fresh_server = fedcraft.method("craft-muon").build()
+    before, updates = torch.randn(2, 6, 12, generator=torch.Generator().manual_seed(0))
+    server.step(rule.aggregate(before).direction)
+    step, fresh = (each.aggregate(updates) for each in (rule, fresh_rule))
+    assert torch.equal(step.direction, fresh.direction)
+    assert step.certificate.conflict_free
+    assert not torch.equal(server.step(step.direction), fresh_server.step(fresh.direction))
