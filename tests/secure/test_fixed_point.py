@@ -81,7 +81,7 @@ def test_masks_cover_every_number_and_come_off_without_a_trace():
     masked = words.copy()
     long.add_mask(masked, bytes(range(32)))
     means = [part.mean() / 2**32 for part in np.array_split(masked, 40)]
-    assert np.abs(np.array(means) - 0.5).max() < 0.03  # 5 standard errors of 4,915 uniform numbers
+    assert np.abs(np.array(means) - 0.5).max() < 0.03  # 7 standard errors of 4,915 uniform numbers
     long.add_mask(masked, bytes(range(32)), -1)
     assert (masked == words).all()
     assert long.decode(words).tolist() == units.tolist()

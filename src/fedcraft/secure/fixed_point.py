@@ -21,9 +21,7 @@ from fedcraft.secure.primitives import Bytes, Keystream
 
 Words = NDArray[np.uint32]
 WIDTHS = (2, 3, 4)
-_PIECE = (
-    1 << 16
-)  # numbers worked on at a time, so that nothing but the result is as long as a model
+_PIECE = 1 << 16  # numbers worked on at a time: only the result is as long as a model
 _ROOM = 1 + 1e-6  # a unit vector rounded to float32 may be a little longer than one
 
 
