@@ -6,7 +6,7 @@ A SuperLink and its SuperNodes are started once, as Flower's own processes on lo
 with the ``src`` of the commit and with that of the working tree take turns on them, so both meet
 the same machine. The clients have a small model and a few samples: what is left is the way of a
 message. Every client notes when its process started and when it was called. The numbers go to
-results/benchmarks/deployment-nodes.json and the tables to docs/deployment.md.
+results/benchmarks/deployment-nodes.json.
 """
 
 from __future__ import annotations
@@ -26,12 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.loopback import HOST, environment, free_port, start, start_link, write_app
-from benchmarks.pages import filled, table
+from benchmarks.pages.markdown import table
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results/benchmarks/deployment-nodes.json"
-PAGE = ROOT / "docs/deployment.md"
-BLOCK = "deployment-nodes"
 BASE = "cd21351"  # the last commit before clients loaded less and evaluations became rarer
 CONFIG = 'rounds = 5\nnodes = 10\nrun-dir = ""\nnotes = ""'
 SHARED = """
@@ -240,8 +238,13 @@ def import_table(costs: dict[str, list[float]]) -> str:
     return table(("imports of a client's process", "CPU s", "fedcraft's part"), rows)
 
 
-def page_block(found: dict[str, Any]) -> str:
-    """Return the tables as they stand in the documentation."""
+def deployment_blocks(results: Path) -> dict[str, str]:
+    """Return the generated block of docs/deployment.md."""
+    stored = results / "benchmarks" / RESULTS.name
+    return {"deployment-nodes": _tables(json.loads(stored.read_text(encoding="utf-8")))}
+
+
+def _tables(found: dict[str, Any]) -> str:
     runs = found["runs"]
     nodes, rounds = runs[0]["nodes"], len(runs[0]["seconds"])
     each = len(runs) // 2
@@ -266,33 +269,28 @@ def store(found: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Measure, or only write the tables again."""
+    """Measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--base", default=BASE, help="the commit to compare with")
     parser.add_argument("--nodes", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--add", action="store_true", help="keep the runs that are in the file")
-    parser.add_argument("--show", action="store_true", help="run nothing, only make the tables")
     options = parser.parse_args()
-    if not options.show:
-        with tempfile.TemporaryDirectory() as folder:
-            versions = sources(options.base, Path(folder))
-            costs = import_costs(versions, 5)
-            stored = json.loads(RESULTS.read_text(encoding="utf-8")) if options.add else {}
-            earlier = stored.get("imports", {})
-            costs = {name: earlier.get(name, []) + values for name, values in costs.items()}
-            runs: list[dict[str, Any]] = stored.get("runs", [])
-            found = {"base": options.base, "imports": costs, "runs": runs}
-            sizes = {"nodes": options.nodes, "rounds": options.rounds, "repeats": options.repeats}
-            for run in measure(versions, Path(folder) / "flwr", **sizes):
-                runs.append(run)
-                store(found)  # after every run: a long measurement may be stopped
-                print(run["version"], json.dumps(run["seconds"]), flush=True)
-    block = page_block(json.loads(RESULTS.read_text(encoding="utf-8")))
-    print(block)
-    if f"<!-- {BLOCK} -->" in PAGE.read_text(encoding="utf-8"):
-        PAGE.write_text(filled(PAGE, {BLOCK: block}), encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        versions = sources(options.base, Path(folder))
+        costs = import_costs(versions, 5)
+        stored = json.loads(RESULTS.read_text(encoding="utf-8")) if options.add else {}
+        earlier = stored.get("imports", {})
+        costs = {name: earlier.get(name, []) + values for name, values in costs.items()}
+        runs: list[dict[str, Any]] = stored.get("runs", [])
+        found = {"base": options.base, "imports": costs, "runs": runs}
+        sizes = {"nodes": options.nodes, "rounds": options.rounds, "repeats": options.repeats}
+        for run in measure(versions, Path(folder) / "flwr", **sizes):
+            runs.append(run)
+            store(found)  # after every run: a long measurement may be stopped
+            print(run["version"], json.dumps(run["seconds"]), flush=True)
+    print(_tables(json.loads(RESULTS.read_text(encoding="utf-8"))))
 
 
 if __name__ == "__main__":

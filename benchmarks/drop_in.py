@@ -1,13 +1,13 @@
 """One line changed: Flower's FedAvg against ``fedcraft.flower.Strategy()`` in small Flower apps.
 
-    python -m benchmarks.drop_in [--only TEXT] [--rerun] [--show]
+    python -m benchmarks.drop_in [--only TEXT] [--rerun]
 
 The apps are written in the style of Flower's own examples, with their numbers of clients and rounds
 and their local training; the clients never learn which strategy the server runs. Messages go
 through Flower's serialisation, in one process. The score is what FedAvg's users see: the accuracy
 after the last round, averaged over the clients by their number of test samples. Runs that
-results/benchmarks/drop-in.json holds are not repeated unless ``--rerun``. The table is printed, and
-written into docs/craft-auto.md where it has the marks. CIFAR-10 is read from FEDCRAFT_DATA.
+results/benchmarks/drop-in.json holds are not repeated unless ``--rerun``. The table is printed.
+CIFAR-10 is read from FEDCRAFT_DATA.
 """
 
 from __future__ import annotations
@@ -32,13 +32,11 @@ from benchmarks.flower_apps import (
     client_app,
 )
 from benchmarks.grids import InProcessGrid
-from benchmarks.pages import filled, table
+from benchmarks.pages.markdown import table
 from fedcraft.errors import FedcraftError
 from fedcraft.flower import Strategy
 
 RESULTS = Path("results/benchmarks/drop-in.json")
-PAGE = Path("docs/craft-auto.md")
-BLOCK = "drop-in"
 TOLERATED = -0.01
 LEGEND = (
     "Accuracy after the app's last round, mean over the seeds; the gain of `Strategy()` over "
@@ -111,18 +109,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", default="", help="apps whose name contains this text")
     parser.add_argument("--rerun", action="store_true", help="repeat runs that are in the file")
-    parser.add_argument("--show", action="store_true", help="run nothing, only make the table")
     options = parser.parse_args()
     records: list[Record] = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     try:
-        records = records if options.show else complete(records, options.only, options.rerun)
+        records = complete(records, options.only, options.rerun)
     except FedcraftError as error:
         print(f"CIFAR-10 is missing, so its app did not run: {error}")
         records = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-    block = results_table(records)
-    print(block)
-    if PAGE.exists() and f"<!-- {BLOCK} -->" in PAGE.read_text(encoding="utf-8"):
-        PAGE.write_text(filled(PAGE, {BLOCK: block}), encoding="utf-8")
+    print(results_table(records))
 
 
 if __name__ == "__main__":

@@ -189,7 +189,7 @@ class TabularApp(TorchApp):
 class ImageApp(TorchApp):
     """quickstart-pytorch's kind: a small CNN on CIFAR-10, local SGD with momentum."""
 
-    seeds = range(1, 4)
+    seeds = range(1, 11)
     name, about = "pytorch", "small CNN on CIFAR-10, local SGD (0.1, momentum 0.9)"
     clients, rounds = 10, 3
     lr = 0.1

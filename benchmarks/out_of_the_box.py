@@ -1,11 +1,11 @@
 """FedAvg against craft-auto in its place: the same data, model and rates, nothing else changed.
 
-    python -m benchmarks.out_of_the_box [--only TEXT] [--rerun] [--show]
+    python -m benchmarks.out_of_the_box [--only TEXT] [--rerun]
 
 Every setting is one run of 100 rounds per method and seed, scored after 5, 30 and 100 rounds (the
 last iterate, no averaged model). Runs that results/benchmarks/out-of-the-box.json holds are not
-repeated unless ``--rerun``. The tables are printed, and written into docs/craft-auto.md where it
-has the marks. FEMNIST and CIFAR-10 are read from FEDCRAFT_DATA.
+repeated unless ``--rerun``. The tables are printed. FEMNIST and CIFAR-10 are read from
+FEDCRAFT_DATA.
 """
 
 from __future__ import annotations
@@ -25,11 +25,9 @@ from sklearn.datasets import load_breast_cancer, load_wine
 from torch import nn
 
 import fedcraft
-from benchmarks.pages import filled, table
+from benchmarks.pages.markdown import table
 
 RESULTS = Path("results/benchmarks/out-of-the-box.json")
-PAGE = Path("docs/craft-auto.md")
-BLOCK = "out-of-the-box"
 BASE, OTHER = "fedavg", "craft-auto"
 HORIZONS = (5, 30, 100)
 SCORES = {"mean": "Mean accuracy", "worst10": "Worst tenth of the clients"}
@@ -183,15 +181,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", default="", help="settings whose name contains this text")
     parser.add_argument("--rerun", action="store_true", help="repeat runs that are in the file")
-    parser.add_argument("--show", action="store_true", help="train nothing, only make the tables")
     options = parser.parse_args()
     records: list[Record] = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-    if not options.show:
-        records = complete(records, options.only, options.rerun)
-    block = tables(records)
-    print(block)
-    if PAGE.exists() and f"<!-- {BLOCK} -->" in PAGE.read_text(encoding="utf-8"):
-        PAGE.write_text(filled(PAGE, {BLOCK: block}), encoding="utf-8")
+    print(tables(complete(records, options.only, options.rerun)))
 
 
 if __name__ == "__main__":

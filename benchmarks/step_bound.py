@@ -1,11 +1,11 @@
 """How far real rounds stay from CRAFT's bound on the step.
 
-    python -m benchmarks.step_bound [--only TEXT] [--show]
+    python -m benchmarks.step_bound [--only TEXT]
 
 The default ``clip = "auto"`` acts where a singular value of a layer's unit updates lies below 1/30.
 Every setting trains some rounds and records the smallest singular value over all rounds and layers,
-and the number of rounds in which the bound acted anywhere. The table goes to docs/craft-auto.md,
-the numbers to results/benchmarks/step-bound.json. FEMNIST and CIFAR-10 are read from FEDCRAFT_DATA.
+and the number of rounds in which the bound acted anywhere, in results/benchmarks/step-bound.json.
+FEMNIST and CIFAR-10 are read from FEDCRAFT_DATA.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import fedcraft
-from benchmarks.pages import filled, table
+from benchmarks.pages.markdown import table
 from fedcraft.aggregators.base import Outcome
 from fedcraft.aggregators.cohort import Cohort
 from fedcraft.aggregators.craft import Craft
@@ -27,8 +27,6 @@ from fedcraft.linalg import UnitRows
 from fedcraft.methods import Part
 
 RESULTS = Path("results/benchmarks/step-bound.json")
-PAGE = Path("docs/craft-auto.md")
-BLOCK = "step-bound"
 SEED = 77
 METHODS = ("craft", "craft-auto")
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -96,17 +94,15 @@ def results_table(records: dict[str, dict[str, dict[str, float]]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", default="", help="settings whose name contains this text")
-    parser.add_argument("--show", action="store_true", help="train nothing, only make the table")
     options = parser.parse_args()
     records = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for setting, keys in SETTINGS.items():
-        if options.show or options.only.casefold() not in setting.casefold():
+        if options.only.casefold() not in setting.casefold():
             continue
         records[setting] = {name: measure(keys, name) for name in METHODS}
         RESULTS.write_text(json.dumps(records, indent=1) + "\n")
         print(setting, records[setting], flush=True)
     print(results_table(records))
-    PAGE.write_text(filled(PAGE, {BLOCK: results_table(records)}), encoding="utf-8")
 
 
 if __name__ == "__main__":

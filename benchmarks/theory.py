@@ -1,7 +1,6 @@
 """Check the paper's theory on random problems and write down how loose each bound is.
 
     python -m benchmarks.theory [--instances 200] [--out results/theory]
-    python -m benchmarks.theory --page          # tables and figure of docs/theory.md from the files
 
 Writes ``instances.csv`` (what was drawn), ``runs.csv`` (left / right of every statement in every
 run), ``summary.csv``, ``sweep_rounds.csv``, ``sweep_local_rate.csv`` and ``status.json``. Leaves
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.theory_page import broken, write_page
+from benchmarks.pages.theory import broken
 from benchmarks.theory_study import MODES, Instance, random_instance
 from fedcraft.seeds import generator
 from fedcraft.theory import (
@@ -56,12 +55,10 @@ def main() -> int:
     arguments = _arguments()
     torch.set_num_threads(1)
     out: Path = arguments.out
-    if not arguments.page:
-        out.mkdir(parents=True, exist_ok=True)
-        _study(out, arguments.instances)
-        write_csv(out / "sweep_rounds.csv", sweep_rounds())
-        write_csv(out / "sweep_local_rate.csv", sweep_local_rate())
-    write_page(out, arguments.docs)
+    out.mkdir(parents=True, exist_ok=True)
+    _study(out, arguments.instances)
+    write_csv(out / "sweep_rounds.csv", sweep_rounds())
+    write_csv(out / "sweep_local_rate.csv", sweep_local_rate())
     failures = broken(out)
     print(f"{failures} bounds broken")
     return int(failures > 0)
@@ -71,8 +68,6 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--instances", type=int, default=200)
     parser.add_argument("--out", type=Path, default=Path("results/theory"))
-    parser.add_argument("--docs", type=Path, default=Path("docs"), help="where theory.md lies")
-    parser.add_argument("--page", action="store_true", help="only rewrite tables and figure")
     return parser.parse_args()
 
 

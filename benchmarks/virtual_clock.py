@@ -24,7 +24,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.pages import table as markdown_table
+from benchmarks.pages.markdown import table as markdown_table
 from fedcraft.data import Federation, federate, load
 from fedcraft.engine import Settings, run
 from fedcraft.methods import method

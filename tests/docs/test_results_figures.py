@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.results_figures import CURVES, write_result_figures
+from benchmarks.pages.figures import CURVES, write_result_figures
 
 RESULTS = Path(__file__).parents[2] / "results"
 

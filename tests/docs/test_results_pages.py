@@ -1,18 +1,18 @@
-"""What the README and the pages say of results and speed is what the stored files say."""
+"""What the README and the pages show of results is what the stored files say."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks.pages import filled, replace_block
-from benchmarks.results_page import PAGES, ROOT
+from benchmarks.pages.__main__ import PAGES, RESULTS, ROOT
+from benchmarks.pages.markdown import filled, replace_block
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_generated_blocks_are_those_of_the_results(page: str) -> None:
     path = ROOT / page
-    assert filled(path, PAGES[page]()) == path.read_text(encoding="utf-8"), (
-        "run: python -m benchmarks.results_page"
+    assert filled(path, PAGES[page](RESULTS)) == path.read_text(encoding="utf-8"), (
+        "run: python -m benchmarks.pages"
     )
 
 

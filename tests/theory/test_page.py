@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import theory, theory_page
-from benchmarks.pages import filled
+from benchmarks import theory
+from benchmarks.pages.theory import broken, theory_blocks
 from fedcraft.theory import check, random_logistic
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results" / "theory"
-PAGE = ROOT / "docs" / "theory.md"
 UNDEFINED = (
     "smoothness",
     "gradient_bound",
@@ -29,7 +28,7 @@ UNDEFINED = (
 def test_the_stored_study_is_large_and_breaks_nothing() -> None:
     status = json.loads((RESULTS / "status.json").read_text())
     assert status["instances"] >= 200
-    assert theory_page.broken(RESULTS) == 0
+    assert broken(RESULTS) == 0
 
 
 def test_what_is_reached_beyond_the_targets_is_not_a_residual() -> None:
@@ -55,14 +54,8 @@ def test_every_row_of_the_rates_names_one_bound() -> None:
 
 
 def test_informative_is_a_dash_where_it_is_not_defined() -> None:
-    table = theory_page.tables(RESULTS)["looseness"]
+    table = theory_blocks(RESULTS.parent)["looseness"]
     assert all(f"`{name}`" in table for name in ("alignment", "one_step_descent"))
     for line in table.splitlines()[2:]:
         undefined = any(f"`{name}" in line for name in UNDEFINED)
         assert line.endswith("| - |") == undefined, line
-
-
-def test_the_tables_of_the_page_are_those_of_the_results() -> None:
-    assert filled(PAGE, theory_page.tables(RESULTS)) == PAGE.read_text(encoding="utf-8"), (
-        "run: python -m benchmarks.theory --page"
-    )

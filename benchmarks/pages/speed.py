@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.aggregation import worst
-from benchmarks.pages import table
+from benchmarks.pages.markdown import table
 
 __all__ = ["speed_blocks", "speed_summary"]
 

@@ -1,9 +1,8 @@
-"""Tables and figure of docs/theory.md, drawn from the files of results/theory."""
+"""The tables and the figure of docs/theory.md."""
 
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.pages import filled
 from benchmarks.theory_study import EXACT
 
 Record = dict[str, str]
@@ -20,27 +18,15 @@ COLOURS = {"agree": "#0072b2", "conflict": "#d55e00"}  # told apart by the colou
 MEANS = {"convergence": "Theorem A.4", "layerwise": "Corollary A.11", "residual": "Corollary A.12"}
 
 
-def write_page(results: Path, docs: Path) -> None:
-    """Rewrite the marked blocks of theory.md and its figure; text outside the marks stays."""
-    page = docs / "theory.md"
-    if not page.exists():
-        print(f"{page} does not exist: results written, no page")
-        return
-    page.write_text(filled(page, tables(results)), encoding="utf-8")
-    if importlib.util.find_spec("matplotlib") is None:
-        print("no figure: pip install 'fedcraft[report]'")
-    else:
-        _figure(results, docs / "figures" / "theory.png")
-
-
-def tables(results: Path) -> dict[str, str]:
-    """The generated blocks of the page by the name of their mark."""
+def theory_blocks(results: Path) -> dict[str, str]:
+    """Return the generated blocks of the page."""
+    study = results / "theory"
     return {
-        "status": _status(results),
-        "looseness": _looseness(results),
-        "exact": _exact(results),
-        "rates": _rates(results),
-        "layers": _layers(results),
+        "status": _status(study),
+        "looseness": _looseness(study),
+        "exact": _exact(study),
+        "rates": _rates(study),
+        "layers": _layers(study),
     }
 
 
@@ -152,7 +138,7 @@ def _medians(rows: Sequence[Record], x: str, y: str) -> list[Point]:
     return [(key, float(np.median(values))) for key, values in sorted(groups.items())]
 
 
-def _figure(results: Path, path: Path) -> None:
+def write_theory_figure(results: Path, path: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("Agg")

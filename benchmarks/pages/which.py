@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pages import table
+from benchmarks.pages.markdown import table
 from fedcraft.runs.summary import METRICS, gain_place, gain_text, interval_text, marks
 from fedcraft.studies.reproduce import from_results
 from fedcraft.studies.sweep import SweepResult

@@ -1,4 +1,4 @@
-"""The table of docs/guards.md, from the stored study: ``python -m benchmarks.robustness_page``."""
+"""The table of docs/guards.md."""
 
 from __future__ import annotations
 
@@ -8,21 +8,27 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.pages import filled, table
+from benchmarks.pages.markdown import table
 from fedcraft.runs import Run
 from fedcraft.studies.reproduce import from_results
 
-PAGE = Path("docs/guards.md")
+__all__ = ["guards_blocks"]
+
 _HEADS = (
     *("attack", "hostile", "method", "seeds", "mean", "worst 10 %"),
     *("hostile left out", "honest left out", "backdoor"),
 )
 
 
-def study_table(name: str) -> str:
+def guards_blocks(results: Path) -> dict[str, str]:
+    """Return the generated block of the page."""
+    return {"robustness": _study_table("robustness", results)}
+
+
+def _study_table(name: str, results: Path) -> str:
     """Every attack and method that is stored: accuracy, and who was left out how often."""
     groups: dict[tuple[str, float, str], list[Run]] = defaultdict(list)
-    for run in from_results(name).result.runs:
+    for run in from_results(name, results).result.runs:
         attack = run.values.get("attack", {})
         key = (str(attack.get("name", "none")), float(attack.get("share", 0)), run.method)
         groups[key].append(run)
@@ -44,12 +50,3 @@ def _share(records: Sequence[Mapping[str, Any]], name: str, kind: str) -> str:
     shares = [(record.get(name) or {}).get(kind) for record in records]
     known = [share for share in shares if share is not None]
     return f"{fmean(known):.0%}" if known else "–"
-
-
-def main() -> None:
-    """Write the page."""
-    PAGE.write_text(filled(PAGE, {"robustness": study_table("robustness")}), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

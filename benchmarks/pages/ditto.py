@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 
-from benchmarks.pages import rates, table
+from benchmarks.pages.markdown import rates, table
 from fedcraft.runs import Run
 from fedcraft.studies.reproduce import Reproduction
 

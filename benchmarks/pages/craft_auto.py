@@ -1,27 +1,46 @@
-"""The tables of docs/craft-auto.md, from the stored studies: ``python -m benchmarks.auto_page``."""
+"""The tables of docs/craft-auto.md."""
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
-from benchmarks.pages import SCORES, filled, rates, table
-from fedcraft.errors import DataError
+from benchmarks import drop_in, out_of_the_box, step_bound
+from benchmarks.pages.markdown import SCORES, rates, table
 from fedcraft.methods import method_title
 from fedcraft.runs import Run
 from fedcraft.studies.reproduce import from_results
 
-PAGE = Path("docs/craft-auto.md")
+__all__ = ["craft_auto_blocks"]
+
 _STUDIES = {"auto femnist": "auto-femnist", "auto cifar10": "auto-cifar10-cnn"}
 _HEADS = ("method", "rates", "seeds", "model", "mean ± seeds", *list(SCORES.values())[1:])
 
 
-def study_table(name: str) -> str:
+def craft_auto_blocks(results: Path) -> dict[str, str]:
+    """Return the generated blocks: the stored studies, and what three benchmarks measured."""
+    studies = {block: study_table(study, results) for block, study in _STUDIES.items()}
+    measured = results / "benchmarks"
+    return {
+        "out-of-the-box": out_of_the_box.tables(_read(measured / "out-of-the-box.json")),
+        "drop-in": drop_in.results_table(_read(measured / "drop-in.json")),
+        "step-bound": step_bound.results_table(_read(measured / "step-bound.json")),
+        **studies,
+    }
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def study_table(name: str, results: Path) -> str:
     """Every method at its best rates, twice: the averaged model and the last iterate."""
     groups: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
-    for run in from_results(name).result.runs:
+    for run in from_results(name, results).result.runs:
         groups[run.method][rates(run.config)].append(run)
     ordered = sorted(groups.values(), key=_best_mean, reverse=True)
     return table(_HEADS, (row for settings in ordered for row in _rows(settings)))
@@ -54,21 +73,3 @@ def _sound(runs: Sequence[Run]) -> list[Run]:
 
 def _values(runs: Sequence[Run], key: str, metric: str) -> list[float]:
     return [float(run.records[-1][key][metric]) for run in runs]
-
-
-def blocks() -> Iterator[tuple[str, str]]:
-    """The marked blocks of the page whose study is stored."""
-    for block, study in _STUDIES.items():
-        try:
-            yield block, study_table(study)
-        except DataError as error:
-            print(f"{block}: {error}")
-
-
-def main() -> None:
-    """Write the page."""
-    PAGE.write_text(filled(PAGE, dict(blocks())), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

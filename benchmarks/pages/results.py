@@ -1,32 +1,24 @@
-"""Tables and figures of the pages that show results, from the files of results/.
-
-python -m benchmarks.results_page
-"""
+"""The tables of docs/results.md, and the short ones of the README."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.curves_page import curve_summary, curve_tables
-from benchmarks.ditto_page import ditto_table, ditto_verdict
-from benchmarks.pages import SCORES, filled, table
-from benchmarks.results_figures import write_result_figures
-from benchmarks.speed_page import speed_blocks, speed_summary
-from benchmarks.variants_page import variant_notes, variant_verdict
-from benchmarks.virtual_clock import clock_blocks
-from benchmarks.which_page import which_blocks
+from benchmarks.pages.curves import curve_summary, curve_tables
+from benchmarks.pages.ditto import ditto_table, ditto_verdict
+from benchmarks.pages.markdown import SCORES, table
+from benchmarks.pages.speed import speed_summary
+from benchmarks.pages.variants import variant_notes, variant_verdict
 from fedcraft.methods import method_title
 from fedcraft.runs import Run
 from fedcraft.studies.presets import SEEDS
 from fedcraft.studies.reproduce import Reproduction, from_results
 
-__all__ = ["PAGES", "RESULTS", "main"]
+__all__ = ["readme_blocks", "results_blocks"]
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "results"
 # What the paper prints for CRAFT on FEMNIST, and how far from it we want to be at most.
 AIMS = {"mean": 0.01, "best10": 0.01, "worst10": 0.02, "std": 0.01}
 OTHERS_AIM = 0.03
@@ -38,40 +30,32 @@ CURVES = {
 _SHORT = ("fedavg", "fedavgm", "fedfv", "config", "craft")
 
 
-def main() -> None:
-    """Rewrite the blocks of every page, and the figures."""
-    for page, blocks in PAGES.items():
-        path = ROOT / page
-        path.write_text(filled(path, blocks()), encoding="utf-8")
-    write_result_figures(RESULTS, ROOT / "docs" / "figures")
-
-
-def results_blocks() -> dict[str, str]:
+def results_blocks(results: Path) -> dict[str, str]:
     """Return the generated blocks of docs/results.md."""
-    femnist = from_results("table-femnist", RESULTS)
-    variants = from_results("variants-femnist", RESULTS)
-    sources = from_results("sources-femnist", RESULTS)
-    ditto = from_results("ditto-cifar10-short", RESULTS)
+    femnist = from_results("table-femnist", results)
+    variants = from_results("variants-femnist", results)
+    sources = from_results("sources-femnist", results)
+    ditto = from_results("ditto-cifar10-short", results)
     return {
         "femnist": _beside_paper(femnist),
         "femnist verdict": f"{_craft_verdict(femnist)}\n{_others_verdict(femnist)}",
-        "femnist processors": _processors(femnist, from_results("craft-femnist", RESULTS)),
+        "femnist processors": _processors(femnist, from_results("craft-femnist", results)),
         "femnist grid": _grid(femnist),
         "variants": variant_notes(femnist, variants),
         "variants verdict": variant_verdict(femnist, variants),
         "sources": _beside_paper(sources),
         "sources verdict": _others_verdict(sources),
-        "ablation femnist": _ablation(from_results("ablation-femnist", RESULTS)),
-        "ablation cifar10": _ablation(from_results("ablation-cifar10-cnn", RESULTS)),
-        **{study: curve_tables(from_results(study, RESULTS)) for study in CURVES},
+        "ablation femnist": _ablation(from_results("ablation-femnist", results)),
+        "ablation cifar10": _ablation(from_results("ablation-cifar10-cnn", results)),
+        **{study: curve_tables(from_results(study, results)) for study in CURVES},
         "ditto": ditto_table(ditto),
         "ditto verdict": ditto_verdict(ditto),
     }
 
 
-def readme_blocks() -> dict[str, str]:
+def readme_blocks(results: Path) -> dict[str, str]:
     """Return the short tables of the README."""
-    femnist = from_results("table-femnist", RESULTS)
+    femnist = from_results("table-femnist", results)
     rows = {row["method"]: row for row in femnist.rows()}
     lines = (
         [method_title(name), *(f"{rows[name][c]:.3f} ({rows[name][f'{c}_paper']:.3f})"
@@ -79,10 +63,10 @@ def readme_blocks() -> dict[str, str]:
         for name in _SHORT
     )  # fmt: skip
     return {
-        "digits": (RESULTS / "digits.md").read_text(encoding="utf-8").partition("\n\n")[2],
+        "digits": (results / "digits.md").read_text(encoding="utf-8").partition("\n\n")[2],
         "results": table(("method", *SCORES.values()), lines),
-        "cifar": curve_summary({t: from_results(study, RESULTS) for study, t in CURVES.items()}),
-        "speed": speed_summary(RESULTS),
+        "cifar": curve_summary({t: from_results(study, results) for study, t in CURVES.items()}),
+        "speed": speed_summary(results),
     }
 
 
@@ -180,15 +164,3 @@ def _ablation(made: Reproduction) -> str:
         for row in made.rows(missing=False)
     )
     return table(("variant", *SCORES.values(), "clients in conflict a round"), rows)
-
-
-PAGES: dict[str, Callable[[], dict[str, str]]] = {
-    "docs/results.md": results_blocks,
-    "docs/speed.md": lambda: speed_blocks(RESULTS),
-    "docs/which-method.md": lambda: which_blocks(RESULTS),
-    "docs/virtual-clock.md": lambda: clock_blocks(RESULTS),
-    "README.md": readme_blocks,
-}
-
-if __name__ == "__main__":
-    main()

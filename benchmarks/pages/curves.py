@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
 
-from benchmarks.pages import SCORES, rates, table
+from benchmarks.pages.markdown import SCORES, rates, table
 from fedcraft.methods import method_title
 from fedcraft.runs import Run
 from fedcraft.studies.published import AUTHORS_RUNS, TABLES, Published

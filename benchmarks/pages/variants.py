@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from benchmarks.pages import SCORES, rates, table
+from benchmarks.pages.markdown import SCORES, rates, table
 from fedcraft.methods import method_title
 from fedcraft.runs import Run
 from fedcraft.studies.published import TABLES, Published

@@ -1,26 +1,37 @@
-"""Writes the measured tables of docs/privacy.md from results/benchmarks/secure-*.json.
-
-python -m benchmarks.secure_page [--check]
-"""
+"""The measured tables of docs/privacy.md."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from pathlib import Path
+from typing import Any
 
-from benchmarks.pages import filled, table
+from benchmarks.pages.markdown import table
 
-PAGE = Path("docs/privacy.md")
-STEPS = Path("results/benchmarks/secure-steps.json")
-COST = Path("results/benchmarks/secure-cost.json")
-ACCURACY = Path("results/benchmarks/secure-accuracy.json")
-PRIVACY = Path("results/benchmarks/privacy-cost.json")
+__all__ = ["privacy_blocks"]
+
+Rows = list[dict[str, Any]]
 WAYS = ("plain", "secure", "limited", "secure and limited")
 
 
-def steps_table() -> str:
+def privacy_blocks(results: Path) -> dict[str, str]:
+    """Return the generated blocks of the page."""
+    folder = results / "benchmarks"
+
+    def stored(name: str) -> Any:
+        return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+
+    steps = stored("secure-steps")
+    return {
+        "secure-steps": _steps(steps),
+        "secure-limited": _limited(steps),
+        "secure-accuracy": _accuracy(stored("secure-accuracy")),
+        "secure-cost": _cost(stored("secure-cost")),
+        "privacy-cost": _privacy(stored("privacy-cost")),
+    }
+
+
+def _steps(measured: Rows) -> str:
     """Without a limit on shares: one row per data set, constraint, sketch size and sums."""
     heads = ("data, constraint, k", "sums", "error", "cosine", "largest share, median round")
     rows = [
@@ -31,13 +42,13 @@ def steps_table() -> str:
             f"{row['cosine_least']:.5f}",
             f"{row['share_median']:.2f}",
         )
-        for row in json.loads(STEPS.read_text())
+        for row in measured
         if row["most_share"] == 1
     ]
     return table(heads, rows)
 
 
-def limited_table() -> str:
+def _limited(measured: Rows) -> str:
     """With the limit: how close the step comes to that of exact Gram matrices under it."""
     heads = (
         "data, constraint",
@@ -56,13 +67,13 @@ def limited_table() -> str:
             f"{row['cosine_least']:.4f}",
             f"{row['rounds_with_spread_layers']} of {row['rounds']}",
         )
-        for row in json.loads(STEPS.read_text())
+        for row in measured
         if row["most_share"] < 1
     ]
     return table(heads, rows)
 
 
-def cost_table() -> str:
+def _cost(measured: Rows) -> str:
     """Bytes and seconds per round against plain FedAvg and Flower's SecAgg+."""
     heads = (
         "parameters",
@@ -91,15 +102,15 @@ def cost_table() -> str:
             f"{row['server_seconds'] / row['server_seconds_secagg']:.2f}",
             f"{row['server_seconds'] / row['server_seconds_sums']:.2f}",
         )
-        for row in json.loads(COST.read_text())
+        for row in measured
     ]
     return table(heads, rows)
 
 
-def accuracy_table() -> str:
+def _accuracy(measured: Rows) -> str:
     """Final accuracy by way of aggregation, over the seeds that have all of them."""
     found: dict[tuple[str, int, str], dict[str, dict[int, float]]] = {}
-    for row in json.loads(ACCURACY.read_text()):
+    for row in measured:
         case = (row["dataset"], row["rounds"], row["method"])
         ways = found.setdefault(case, {way: {} for way in WAYS})
         ways[row["way"]][row["seed"]] = row["mean"]
@@ -117,37 +128,10 @@ def accuracy_table() -> str:
     return table(heads, lines)
 
 
-def privacy_table() -> str:
+def _privacy(measured: Rows) -> str:
     """Accuracy by budget."""
     lines = [
         (row["budget"], f"{row['noise']:.2g}", f"{row['mean']:.3f}", f"{row['worst10']:.3f}")
-        for row in json.loads(PRIVACY.read_text())
+        for row in measured
     ]
     return table(("epsilon", "noise z", "mean accuracy", "worst 10 %"), lines)
-
-
-def page() -> str:
-    """The page with all its tables."""
-    blocks = {
-        "secure-steps": steps_table(),
-        "secure-limited": limited_table(),
-        "secure-accuracy": accuracy_table(),
-        "secure-cost": cost_table(),
-        "privacy-cost": privacy_table(),
-    }
-    return filled(PAGE, blocks)
-
-
-def main() -> None:
-    """Write the page, or tell whether it is up to date."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true")
-    text = page()
-    if not parser.parse_args().check:
-        PAGE.write_text(text, encoding="utf-8")
-    elif text != PAGE.read_text(encoding="utf-8"):
-        sys.exit(f"{PAGE} is out of date: run python -m benchmarks.secure_page")
-
-
-if __name__ == "__main__":
-    main()
