@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedcraft.errors import InputError, require
+from fedcraft.errors import InputError
 from fedcraft.secure.agreement import (
     Message,
     RefusedError,
     Transcript,
-    largest_share,
     needed_shares,
     neighbours,
 )
-from fedcraft.secure.fixed_point import WIDTHS, FixedPoint
+from fedcraft.secure.limits import Limits, agreed_format, check_layers
 from fedcraft.secure.primitives import (
     SECRET,
     SHARE,
@@ -36,24 +34,7 @@ from fedcraft.secure.primitives import (
 )
 from fedcraft.secure.sketch import sketch
 
-
-@dataclass(frozen=True)
-class Limits:
-    """What a client agrees to: it refuses requests beyond these, whatever the server's options."""
-
-    most_share: float = 0.75
-    most_sums: int = 3
-    least_clients: int = 3
-
-    def __post_init__(self) -> None:
-        require(0 < self.most_share <= 1, "most_share", "a number in (0, 1]", self.most_share)
-        require(self.most_sums >= 1, "most_sums", "a whole number >= 1", self.most_sums)
-        require(self.least_clients >= 2, "least_clients", "a number >= 2", self.least_clients)
-
-    @property
-    def most_products(self) -> int:
-        """How many products with vectors a round may ask for."""
-        return 2 * self.most_sums + 2
+__all__ = ["Limits", "SecureClient", "pair_mask", "scaled_rows", "self_mask"]
 
 
 class SecureClient:
@@ -80,10 +61,8 @@ class SecureClient:
         The first of a sum is for masks with others. The second belongs to the secret of the own
         mask: it shows the server whether shares have recovered that secret.
         """
-        sums = int(said["sums"])
-        if not 1 <= sums <= self.limits.most_sums:
-            raise RefusedError(f"sums: agreed to at most {self.limits.most_sums}, asked for {sums}")
-        spent = self._spent(said["occasion"])
+        self.limits.check_settings(said)
+        sums, spent = int(said["sums"]), self._spent(said["occasion"])
         seeds = np.frombuffer(secrets.token_bytes((1 + 2 * sums) * SECRET), np.uint8)
         self.memory = {
             "seeds": seeds.reshape(-1, SECRET),
@@ -101,11 +80,7 @@ class SecureClient:
     def shares(self, said: Message, mine: Message) -> Message:
         """Return, sealed for each other client, a part of the sketch's seed and secret shares."""
         public, me = np.asarray(said["public"], dtype=np.uint8), int(mine["me"])
-        if not np.array_equal(public[me], self._public_keys()):
-            raise RefusedError("public: the server gave this client's keys away as another's")
-        if len(public) < self.limits.least_clients:
-            least = self.limits.least_clients
-            raise RefusedError(f"clients: expected {least} or more, found {len(public)}")
+        self.limits.check_roster(said, me, self._public_keys())
         self._hear("shares", said)
         near = neighbours(public, me, int(said["neighbours"]))
         holders = sorted([*near, me])
@@ -125,17 +100,27 @@ class SecureClient:
         self.memory |= {"near": np.array(near), "names": np.array(said["names"], np.uint64)}
         return {"sealed": as_array(b"".join(sealed)), "lengths": np.array(list(map(len, sealed)))}
 
-    def sketch(self, said: Message, mine: Message, update: Tensor, model: bytes) -> Message:
+    def sketch(
+        self,
+        said: Message,
+        mine: Message,
+        update: Tensor,
+        model: bytes,
+        tensors: Sequence[int] | None = None,
+    ) -> Message:
         """Open what the others sealed; return the sketch of the unit update and its lengths.
 
         ``model`` is a hash of the model that this client trained from: clients that were given
-        different ones do not get a sum.
+        different ones do not get a sum. ``tensors`` are the sizes of its tensors, which no layer
+        may cut.
         """
         if not bool(torch.isfinite(update).all()):
             raise InputError("update: expected finite numbers, found NaN or Inf")
-        members, sizes = ([int(n) for n in said[name]] for name in ("members", "sizes"))
+        sizes = [int(size) for size in said["sizes"]]
         if sum(sizes) != update.numel():
             raise RefusedError(f"sizes: expected {update.numel()} in all, found {sum(sizes)}")
+        check_layers(sizes, sizes if tensors is None else tensors)
+        members = self._members(said)
         contributions = self._open(members, mine)
         self._hear("sketch", {**said, "model": as_array(model)})
         seed = derive(b"".join(contributions), "sketch seed", self.transcript.value)
@@ -165,11 +150,12 @@ class SecureClient:
         self._check_transcript(said)
         if index != int(self.memory["next_sum"]) or index >= self._sums:
             raise RefusedError(f"index: sum {index} was not agreed, or has been answered already")
-        members = [int(j) for j in said["members"]]
+        members, sizes = self._members(said), self.memory["sizes"].tolist()
         coefficients = np.asarray(said["coefficients"], dtype=np.float64)
-        if me not in members or len(members) < self.limits.least_clients:
-            raise RefusedError(f"members: {len(members)}, or this client is not among them")
-        point = self._fixed_point(said, coefficients)
+        if coefficients.shape != (len(sizes), len(members)):
+            raise RefusedError(f"coefficients: found the shape {coefficients.shape}")
+        self.limits.check_coefficients(coefficients)
+        point = agreed_format(said, sizes, coefficients)
         self._check_shares(members, coefficients)
         self._hear("sum", said)
         self.memory |= {"next_sum": np.array(index + 1), "members": np.array(members)}
@@ -212,6 +198,9 @@ class SecureClient:
         heard = self.transcript if stage != "keys" else Transcript()
         heard.add(stage, said)
         self.memory["transcript"] = as_array(heard.value)
+
+    def _members(self, said: Message) -> list[int]:
+        return self.limits.members(said, int(self.memory["me"]), len(self.memory["public"]))
 
     def _check_transcript(self, said: Message) -> None:
         if np.asarray(said["said"], np.uint8).tobytes() != self.transcript.value:
@@ -276,17 +265,6 @@ class SecureClient:
         public = self.memory["public"][other, 1 + index].tobytes()
         return pair_mask(agree(self._seed(1 + index), public), self.transcript)
 
-    def _fixed_point(self, said: Message, coefficients: Any) -> FixedPoint:
-        """Return the numbers' format, after checking that the sum cannot overflow in it."""
-        width, steps = int(said["width"]), [float(step) for step in said["steps"]]
-        sizes = tuple(int(size) for size in self.memory["sizes"])
-        largest = np.abs(coefficients).sum(axis=1)
-        room = [step * (2 ** (8 * width - 1) - coefficients.shape[1]) for step in steps]
-        fits = all(t <= r * (1 + 1e-9) for t, r in zip(largest, room, strict=True))
-        if width not in WIDTHS or len(steps) != len(sizes) or not fits:
-            raise RefusedError("steps: the sum could overflow in this fixed-point format")
-        return FixedPoint(sizes, tuple(steps), width)
-
     def _spent(self, occasion: Any) -> dict[str, Any]:
         """The sums that were answered earlier in the same round: a repeated round adds to them."""
         same = np.array_equal(self.memory.get("occasion", np.empty(0)), occasion)
@@ -302,12 +280,7 @@ class SecureClient:
         wide = np.zeros((len(earlier) + 1, len(coefficients), len(all_names)))
         wide[:-1][:, :, np.searchsorted(all_names, known)] = earlier
         wide[-1][:, np.searchsorted(all_names, names)] = coefficients
-        share = max(largest_share(wide[:, layer]) for layer in range(wide.shape[1]))
-        if share > self.limits.most_share:
-            raise RefusedError(
-                f"coefficients: one client makes up {share:.2f} of what the server could compute "
-                f"from the sums of this round; agreed to {self.limits.most_share:g}"
-            )
+        self.limits.check_share(wide)
         self.memory |= {"spent": wide, "spent_names": all_names}
 
 
