@@ -59,6 +59,18 @@ def agree(seed: bytes, other: bytes, psk: bytes = b"") -> bytes:
     return derive(shared + psk, "agreement")
 
 
+def is_usable(public: bytes) -> bool:
+    """Tell whether a public key gives a secret: keys of low order do not, whoever agrees with them.
+
+    A single such key would stop every client of the round.
+    """
+    try:
+        agree(bytes(SECRET), public)
+    except ValueError:
+        return False
+    return True
+
+
 def seal(key: bytes, content: bytes) -> bytes:
     """Encrypt and authenticate; a key may be used once."""
     return ChaCha20Poly1305(key).encrypt(bytes(12), content, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -13,10 +13,11 @@ from torch import Tensor
 
 from fedcraft.errors import FedcraftError
 from fedcraft.secure.agreement import Message, Transcript, name_of, needed_shares, neighbours
+from fedcraft.secure.answers import counts, numbers, octets, shares_of
 from fedcraft.secure.client import pair_mask, self_mask
 from fedcraft.secure.fixed_point import FixedPoint, Words
 from fedcraft.secure.options import Secure, Stage
-from fedcraft.secure.primitives import agree, as_array, public_key, recover
+from fedcraft.secure.primitives import agree, as_array, is_usable, public_key, recover
 from fedcraft.secure.sketch import gram_from, sketch_sizes
 from fedcraft.updates import ClientId
 
@@ -66,8 +67,8 @@ class SecretRound(Protocol):
 class MaskedRound:
     """A round by the protocol; the constructor runs it up to the sketches.
 
-    ``occasion`` names the round in its run, ``model`` is a hash of the broadcast model, and
-    ``accept`` may reject a client's reply to the sketch stage (by returning False).
+    ``occasion`` names the round in its run, ``model`` is a hash of the broadcast model. An answer
+    that is not what the stage asks for counts as none.
     """
 
     def __init__(
@@ -79,26 +80,30 @@ class MaskedRound:
         *,
         occasion: bytes,
         model: bytes,
-        accept: Callable[[ClientId, Message], bool] = lambda client, reply: True,
     ) -> None:
         self.sizes, self._options, self._exchange = tuple(sizes), options, exchange
         self._heard, self._done = Transcript(), 0
         keys = self._keys(clients, occasion)
         self._roster = list(keys)
         self._public = np.stack(list(keys.values()))
-        sealed = self._shares()
-        self._sketch(sealed, model, accept)
+        self._sketch(self._shares(), model)
 
     def dots(self, vector: Tensor, rows: Sequence[int]) -> dict[int, Tensor]:
         """See ``SecretRound``."""
         said = {"vector": vector.to("cpu", torch.float32).numpy()}
         at = {place: row for row, place in enumerate(self._members)}
+        most = self._largest_products(vector)
         found = {}
         for place, reply in self._ask("dots", said, [self._members[row] for row in rows]):
-            dots = np.asarray(reply.get("dots", np.empty(0)), dtype=np.float64)
-            if dots.shape == (len(self.sizes),) and np.isfinite(dots).all():
-                found[at[place]] = torch.from_numpy(dots.copy())
+            dots = numbers(reply, "dots", most.shape)
+            if dots is not None and (np.abs(dots) <= most).all():
+                found[at[place]] = torch.from_numpy(dots)
         return found
+
+    def _largest_products(self, vector: Tensor) -> NDArray[np.float64]:
+        """The lengths of a vector by layer, with room for rounding: those of updates are one."""
+        parts = torch.split_with_sizes(vector.to("cpu", torch.float64), list(self.sizes))
+        return np.array([float(torch.linalg.vector_norm(part)) for part in parts]) * (1 + 1e-5)
 
     def sum(
         self, coefficients: Tensor, rows: Sequence[int], point: FixedPoint
@@ -118,8 +123,9 @@ class MaskedRound:
         self._done += 1
         total, survivors = np.zeros(point.count, np.uint32), []
         for place, reply in self._ask("sum", said, members):
-            if _shape(reply, "masked") == (point.count * point.width,):
-                total += point.unpack(np.asarray(reply["masked"], np.uint8))
+            masked = octets(reply, "masked", (point.count * point.width,))
+            if masked is not None:
+                total += point.unpack(masked)
                 survivors.append(place)
         survivors.sort()
         _require(len(survivors), 2, "sum")
@@ -142,11 +148,11 @@ class MaskedRound:
         self._heard.add("keys", said)
         replies = dict(self._exchange.ask("keys", said, {client: {} for client in clients}))
         shape = (1 + 2 * options.sums, 32)
-        keys = {
-            client: np.asarray(replies[client]["public"], np.uint8)
-            for client in clients
-            if client in replies and _shape(replies[client], "public") == shape
-        }
+        keys = {}
+        for client in clients:
+            public = octets(replies.get(client, {}), "public", shape)
+            if public is not None and all(is_usable(key.tobytes()) for key in public):
+                keys[client] = public
         _require(len(keys), 2, "keys")
         return keys
 
@@ -162,51 +168,50 @@ class MaskedRound:
         private = {place: {"me": np.array(place)} for place in places}
         found = {}
         for place, reply in self._ask("shares", said, places, private):
-            lengths = [int(n) for n in np.asarray(reply.get("lengths", ()))]
-            content = np.asarray(reply.get("sealed", ()), np.uint8).tobytes()
-            if len(lengths) == len(self._roster) and sum(lengths) == len(content):
-                ends = np.cumsum(lengths)
+            lengths = counts(reply, "lengths", (len(places),))
+            sealed = None if lengths is None else octets(reply, "sealed", (sum(lengths),))
+            if lengths is not None and sealed is not None:
+                content, ends = sealed.tobytes(), np.cumsum(lengths)
                 found[place] = [content[e - n : e] for e, n in zip(ends, lengths, strict=True)]
         _require(len(found), 2, "shares")
         return found
 
-    def _sketch(
-        self,
-        sealed: dict[int, list[bytes]],
-        model: bytes,
-        accept: Callable[[ClientId, Message], bool],
-    ) -> None:
+    def _sketch(self, sealed: dict[int, list[bytes]], model: bytes) -> None:
         members = sorted(sealed)
         private: dict[int, Message] = {}
         for place in members:
             parts = [sealed[sender][place] for sender in members]
-            lengths = np.array([len(part) for part in parts])
-            private[place] = {"sealed": as_array(b"".join(parts)), "lengths": lengths}
+            sizes = np.array([len(part) for part in parts])
+            private[place] = {"sealed": as_array(b"".join(parts)), "lengths": sizes}
         said = {
             "members": np.array(members),
             "model": as_array(model),
             "sizes": np.array(self.sizes),
         }
-        replies = dict(self._ask("sketch", said, members, private))
-        shape, layers = (sum(sketch_sizes(self.sizes, self._options.sketch)),), len(self.sizes)
-        good = [
-            place
-            for place in members
-            if place in replies
-            and _shape(replies[place], "sketch") == shape
-            and _shape(replies[place], "norms") == (layers,)
-            and np.isfinite(replies[place]["sketch"]).all()
-            and np.isfinite(replies[place]["norms"]).all()
-            and accept(self._roster[place], replies[place])
-        ]
-        _require(len(good), 2, "sketch")
-        self._members = good
-        self.clients = [self._roster[place] for place in good]
-        rows = np.stack([np.asarray(replies[p]["sketch"], np.float32) for p in good])
         widths = list(sketch_sizes(self.sizes, self._options.sketch))
-        self.cosines = gram_from(torch.split_with_sizes(torch.from_numpy(rows), widths, dim=1))
-        norms = np.stack([np.asarray(replies[p]["norms"], np.float64) for p in good], axis=1)
-        self.norms = torch.from_numpy(norms)
+        rows, norms = {}, {}
+        for place, reply in self._ask("sketch", said, members, private):
+            row, lengths = numbers(reply, "sketch", (sum(widths),)), self._norms(reply)
+            if row is not None and lengths is not None:
+                rows[place], norms[place] = row.astype(np.float32), lengths
+        _require(len(rows), 2, "sketch")
+        self._members = sorted(rows)
+        self.clients = [self._roster[place] for place in self._members]
+        table = torch.from_numpy(np.stack([rows[place] for place in self._members]))
+        self.cosines = gram_from(torch.split_with_sizes(table, widths, dim=1))
+        columns = [norms[place] for place in self._members]
+        self.norms = torch.from_numpy(np.stack(columns, axis=1))
+
+    def _norms(self, reply: Message) -> NDArray[np.float64] | None:
+        """Return a client's lengths by layer if they can be those of an update.
+
+        With sums only they are the bound: a client may not choose its weight in the sum.
+        """
+        norms = numbers(reply, "norms", (len(self.sizes),))
+        if norms is None or (norms < 0).any():
+            return None
+        alike = not self._options.sums_only or (norms == self._options.bound).all()
+        return norms if alike else None
 
     def _ask(
         self,
@@ -239,8 +244,8 @@ class MaskedRound:
         }
         shares: dict[int, list[bytes]] = {}
         for _, reply in self._ask("unmask", said, survivors):
-            for about, share in zip(reply["about"], reply["shares"], strict=True):
-                shares.setdefault(int(about), []).append(np.asarray(share, np.uint8).tobytes())
+            for about, share in shares_of(reply).items():
+                shares.setdefault(about, []).append(share)
         for place in members:
             near = neighbours(self._public, place, self._options.neighbours)
             affected = [j for j in near if j in survivors]
@@ -271,11 +276,6 @@ class MaskedRound:
                 "public key; the round must be repeated with new keys"
             )
         return secret
-
-
-def _shape(message: Message, name: str) -> tuple[int, ...]:
-    """The shape of an array that may be missing."""
-    return tuple(message[name].shape) if name in message else (-1,)
 
 
 def _require(found: int, needed: int, stage: Stage) -> None:
