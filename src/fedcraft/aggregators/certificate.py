@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
@@ -38,6 +38,12 @@ class Measurement:
     correction_norm: float  # ||Delta||
     bounded: bool  # the limit on the correction's length acted
     update_norm: float  # ||g||
+
+    @classmethod
+    def of(cls, name: str, values: Iterable[Tensor]) -> Measurement:
+        """Take the fields in their order; numbers become plain ones."""
+        plain: Iterable[Any] = (value if value.ndim else value.item() for value in values)
+        return cls(name, *plain)
 
     def row(self) -> dict[str, Any]:
         """Return plain values for a table; cosines are those of the active clients, if any."""
@@ -84,8 +90,8 @@ class LayerMeasurements:
 
     def __getitem__(self, layer: int | str) -> Measurement:
         index = self.names.index(layer) if isinstance(layer, str) else layer
-        stacked = (getattr(self, known.name)[index] for known in fields(self)[1:])
-        return Measurement(self.names[index], *(x if x.ndim else x.item() for x in stacked))
+        values = (getattr(self, known.name)[index] for known in fields(self)[1:])
+        return Measurement.of(self.names[index], values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,85 +228,60 @@ def certify(
 
     ``reference_dots`` (Q, m) are products with a reference whose layers have length one.
     """
-    norms = cohort.square_norms.sqrt()
+    norms = _with_whole(cohort.square_norms).sqrt()
     active = _active(norms, projection)
-    whole_norms = cohort.square_norms.sum(0).sqrt()
-    whole_active = active.any(dim=0) | (whole_norms >= MEASURABLE)
     # The average is a rounded sum: its products are as inexact as those with its longest term.
-    average = (cohort.average_dots(), (norms @ cohort.weights).square())
+    longest = (norms[:-1] @ cohort.weights).square()
     start = torch.zeros_like(dots) if reference_dots is None else reference_dots
-    reference = (start, torch.ones_like(squares))
-    vectors = {"average": average, "reference": reference, "after": (dots, squares)}
-    sums = {name: (products.sum(0), square.sum()) for name, (products, square) in vectors.items()}
+    products = _with_whole(torch.stack([cohort.average_dots(), start, dots], 1))
+    lengths = _with_whole(torch.stack([longest, torch.ones_like(squares), squares], 1)).sqrt()
     below = rounding(cohort.dtype)
-    layers = _measure(norms, active, vectors, below)
-    whole: dict[str, Any] = _measure(whole_norms, whole_active, sums, below)
-    fits = _fits(layers["alignment"], whole["alignment"], projection)
-    whole |= {name: value.item() for name, value in whole.items() if value.ndim == 0}
+    against = products < -below * norms.unsqueeze(1) * lengths.unsqueeze(-1)
+    conflicts = (against & active.unsqueeze(1)).sum(-1)
+    alignment, length = _safe_divide(products[:, 2], norms), lengths[:, 2]
+    cosine = _safe_divide(alignment, length.unsqueeze(-1))
+    fits = _fits(alignment, projection)
+    found = (alignment, cosine, active, *conflicts.T, *fits, length)
     return Certificate(
         client_ids=cohort.client_ids,
-        layers=LayerMeasurements(cohort.layout.names, **layers, **fits[0]),
-        whole=Measurement(_WHOLE, **whole, **fits[1]),
+        layers=LayerMeasurements(cohort.layout.names, *(values[:-1] for values in found)),
+        whole=Measurement.of(_WHOLE, (values[-1] for values in found)),
         dropped=cohort.dropped,
         rounding=below,
     )
 
 
-def _measure(
-    norms: Tensor, active: Tensor, vectors: dict[str, tuple[Tensor, Tensor]], below: float
-) -> dict[str, Tensor]:
-    """Return fields of a measurement from ||x_i||, and <x_i, v>, ||v||^2 of the three vectors."""
-    dots, square = vectors["after"]
-    alignment, length = _safe_divide(dots, norms), square.sqrt()
-    found = {
-        "alignment": alignment,
-        "cosine": _safe_divide(alignment, length.unsqueeze(-1)),
-        "active": active,
-        "update_norm": length,
-    }
-    for name, (products, square_length) in vectors.items():
-        against = products < -below * norms * square_length.sqrt().unsqueeze(-1)
-        found[f"conflicts_{name}"] = (against & active).sum(-1)
-    return found
+def _with_whole(values: Tensor) -> Tensor:
+    """Append the sum over the layers, which is the value for the whole model."""
+    return torch.cat([values, values.sum(0, keepdim=True)])
 
 
-def _fits(
-    alignment: Tensor, whole: Tensor, projection: Projection | None
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return how a rule met its targets: fields by layer (Q,) and for the whole model."""
+def _fits(alignment: Tensor, projection: Projection | None) -> tuple[Tensor, ...]:
+    """Return residual, rank, ||Delta|| and whether the limit acted, by layer and for the whole."""
     nothing = alignment.new_zeros(len(alignment))
     unranked = nothing.to(torch.int64)
-    free = unranked.to(torch.bool)
     if projection is None:
-        return _fit(nothing, unranked, nothing, free), _fit(0.0, 0, 0.0, False)
-    by_layer = len(projection.rank) == len(alignment)
-    residual = _residual(alignment if by_layer else whole.unsqueeze(0), projection)
-    summed = _fit(
-        float(torch.linalg.vector_norm(residual)),
-        int(projection.rank.sum()),
-        float(torch.linalg.vector_norm(projection.norm)),
-        bool(projection.bounded),
-    )
-    if by_layer:
-        free[list(projection.bounded)] = True
-        return _fit(residual, projection.rank, projection.norm, free), summed
-    unmeasured = torch.full_like(nothing, torch.nan)
-    return _fit(unmeasured, unranked, unmeasured, free), summed
-
-
-def _fit(residual: Any, rank: Any, correction_norm: Any, bounded: Any) -> dict[str, Any]:
-    return {
-        "residual": residual,
-        "rank": rank,
-        "correction_norm": correction_norm,
-        "bounded": bounded,
-    }
+        return nothing, unranked, nothing, unranked.to(torch.bool)
+    layers = len(alignment) - 1
+    by_layer = len(projection.rank) == layers
+    residual = _residual(alignment[:-1] if by_layer else alignment[-1:], projection)
+    bounded = projection.bounded if by_layer else ()
+    limited = [*(layer in bounded for layer in range(layers)), bool(projection.bounded)]
+    rank, norm = projection.rank, projection.norm
+    whole = (torch.linalg.vector_norm(residual), rank.sum(), torch.linalg.vector_norm(norm))
+    if not by_layer:  # a rule that projects the whole vector has no targets by layer
+        residual = norm = torch.full_like(nothing[:-1], torch.nan)
+        rank = unranked[:-1]
+    fields = zip((residual, rank, norm), whole, strict=True)
+    return *(torch.cat([part, total.view(1)]) for part, total in fields), torch.tensor(limited)
 
 
 def _active(norms: Tensor, projection: Projection | None) -> Tensor:
-    if projection is not None and projection.active.shape == norms.shape:
-        return projection.active
-    return norms >= MEASURABLE
+    long = norms >= MEASURABLE
+    layers = long[:-1]
+    if projection is not None and projection.active.shape == layers.shape:
+        layers = projection.active
+    return torch.cat([layers, (layers.any(0) | long[-1]).unsqueeze(0)])
 
 
 def _residual(alignment: Tensor, projection: Projection) -> Tensor:
