@@ -19,6 +19,7 @@ from fedcraft import __version__
 from fedcraft.cli.app import app
 from fedcraft.config.schema import Config
 from fedcraft.engine import Interrupted
+from fedcraft.studies.compare import DEFAULT_METHODS
 
 TINY = ["rounds=3", "clients=10", "clients_per_round=4", "evaluate_every=3", "executor=serial"]
 COMMANDS = [
@@ -81,6 +82,39 @@ def test_every_command_with_arguments_gives_an_example(command: str) -> None:
     shown = " ".join(call(command, "--help").stdout.split())
     assert "Example" in shown
     assert shown.count(f"fedcraft {command}") >= 2
+
+
+def test_a_mistyped_command_is_corrected_once() -> None:
+    assert call("runn").stderr.count("'run'") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "explained"),
+    [
+        ("run", "A TOML file or an earlier run"),
+        ("resume", "The run directory."),
+        ("sweep", "TOML file with a [grid] table."),
+        ("reproduce", "The experiment; none lists them."),
+        ("report", "Run directories or their folders."),
+        ("data get", "Name of a data set."),
+        ("data show", "A data set and how to divide it."),
+    ],
+)
+def test_help_explains_arguments(command: str, explained: str) -> None:
+    shown = call(*command.split(), "--help").stdout.replace("│", "")
+    assert explained in " ".join(shown.split())
+
+
+def test_help_names_the_methods_that_compare_runs() -> None:
+    """The lines of a box break anywhere, so blanks and borders are left out."""
+    compare, all_commands = (
+        "".join(call(*words).stdout.replace("│", "").split())
+        for words in (["compare", "--help"], ["--help"])
+    )
+    assert f"({','.join(DEFAULT_METHODS)}ifnoneisnamed)" in compare
+    number = {4: "four", 5: "five", 6: "six"}[len(DEFAULT_METHODS)]
+    assert f"{number}methods" in compare
+    assert f"{number}methods" in all_commands
 
 
 def test_version() -> None:
@@ -279,6 +313,9 @@ def test_data_list_and_get_and_show(here: Path) -> None:
     facts = json.loads(call("data", "show", "digits", "clients=20", "--json").stdout)
     assert facts["clients"] == 20
     assert len(facts["split hash"]) == 64
+    shown = call("data", "show", "digits", "clients=20").stdout
+    assert " 16, 70.5, 179 " in shown, "numbers, not a list of Python"
+    assert "─" not in shown, "and no rule below headings that are empty"
 
 
 def test_reproduce_without_a_name_lists_the_experiments() -> None:
@@ -291,6 +328,8 @@ def test_table_of_runs(a_run: Path, format: str) -> None:
     result = call("table", str(a_run), "--format", format)
     assert result.exit_code == 0
     assert "CRAFT" in result.stdout
+    assert result.stdout.endswith("\n")
+    assert not result.stdout.endswith("\n\n"), "a program would read an empty row"
 
 
 @pytest.mark.parametrize(

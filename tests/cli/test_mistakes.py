@@ -28,6 +28,9 @@ TINY: dict[str, Any] = {"rounds": 1, "executor": "serial", "clients": 10}
 TYPED: list[tuple[str, tuple[str, ...]]] = [
     ("compare craft method=fedavg", ("method", "'fedavg'", "without a key")),
     ("compare carft", ("method", "'carft'", "'craft'")),
+    ("compare craft --baseline fedavg rounds=1", ("baseline", "craft", "'fedavg'")),
+    ("compare craft grid.client_lr=0.1", ("command line", "'grid.client_lr=[0.1]'")),
+    ("compare craft grid.client_lr=[-1]", ("command line: client_lr", "above 0.0", "-1")),
     ("compare craft --clients-per-round 3", ("--clients-per-round", "clients_per_round=VALUE")),
     ("compare craft model=cnn", ("model: cnn", "digits", "(64,)", 'model = "mlp"')),
     ("compare craft dataset=cifar10 offline=true", ("'cifar10'", "data_root", "FEDCRAFT_DATA")),
@@ -44,6 +47,7 @@ TYPED: list[tuple[str, tuple[str, ...]]] = [
     ("run model_options.hidden=abc", ("model_options.hidden", "'abc'", "[200, 200]")),
     ("run model_options.hiden=[3]", ("model_options", "'hiden'", "'hidden'")),
     ("run aggregator.constrain=equal", ("aggregator", "'constrain'", "'constraint'")),
+    ("run twice.csv", ("twice.csv", "a table", "dataset=twice.csv")),
     ("run grid.toml", ("grid.toml", "[grid]", "fedcraft sweep grid.toml")),
     ("run --out /dev/null", ("out:", "/dev/null", "new folder")),
     ("run --out a-file/run", ("out:", "a-file", "new folder")),
@@ -52,6 +56,7 @@ TYPED: list[tuple[str, tuple[str, ...]]] = [
     ("run dataset=lists.parquet", ("lists.parquet", "'x'", "list", "features='x'")),
     ("run dataset=missing.csv", ("dataset", "missing.csv", "does not exist")),
     ("data get cifar11", ("'cifar11'", "'cifar10'")),
+    ("data show digits cifar10", ("one data set", "'digits'", "'cifar10'")),
     ("data show digits clients=100000", ("100000 clients", "lower clients or min_size")),
     ("reproduce table-femnst", ("'table-femnst'", "'table-femnist'")),
     ("reproduce table-femnist rounds=3", ("rounds=3", "--rerun")),
@@ -59,6 +64,10 @@ TYPED: list[tuple[str, tuple[str, ...]]] = [
     ("reproduce table-femnist --scale tiny roundz=3", ("command line", "'roundz'", "'rounds'")),
     ("report nowhere", ("nowhere", "not a folder")),
     ("resume nowhere", ("nowhere", "does not exist")),
+    ("resume empty", ("empty", "not a run directory", "Name another")),
+    ("resume folder", ("folder is not a run directory", "Name one of the runs in it", "folder/a")),
+    ("sweep grid.toml grid.client_lr=0.3", ("command line", "'grid.client_lr=[0.3]'")),
+    ("sweep grid.toml --baseline fedavg", ("baseline", "craft", "'fedavg'")),
     ("sweep plain.toml", ("plain.toml", "[grid]", "client_lr = [0.01, 0.1]")),
 ]
 
@@ -70,6 +79,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("grid.toml").write_text("rounds = 1\n[grid]\nclient_lr = [0.1, 0.2]\n")
     Path("plain.toml").write_text("rounds = 1\n")
     Path("a-file").touch()
+    Path("empty").mkdir()
+    Path("folder/a").mkdir(parents=True)
+    Path("folder/a/config.toml").write_text('method = "craft"\n')
     Path("twice.csv").write_text("a,a,label\n1,2,0\n3,4,1\n")
     Path("latin.csv").write_bytes("größe,label\n1,0\n2,1\n".encode("latin-1"))
     pq.write_table(

@@ -179,7 +179,7 @@ def test_table_with_one_list_column_gives_one_feature_per_element(tmp_path: Path
         ({}, {"label": "age", "client": "place"}, r"no column \['place'\]"),
         ({}, {"label": "age", "features": ["weight"]}, r"no column \['weight'\]"),
         ({}, {"label": "age", "features": []}, "no column left"),
-        ({}, {"label": "age"}, "'kind' must hold numbers"),
+        ({}, {"label": "age"}, "'kind' must hold numbers, but holds text.*client='kind'"),
         ({"height": [1.0, None, 2.0, 3.0]}, {"label": "age", "features": "height"}, "1 empty"),
         ({"age": [1, None, 2, 3]}, {"label": "age", "features": "height"}, "'age' has 1 empty"),
         ({}, {"label": "age", "features": "height", "classes": 3}, "label 3"),

@@ -224,11 +224,13 @@ def test_hub_is_asked_for_the_parquet_files_of_the_data_set(
 
 def test_hub_that_fails_is_a_data_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def download(*_: Any, **__: Any) -> str:
-        raise ConnectionError("no route")
+        raise ConnectionError("no route\nthe whole story of the request")
 
     fake_hub(monkeypatch, download)
-    with pytest.raises(DataError, match="no route"):
+    with pytest.raises(DataError, match=r"no route\)"):
         load("cifar10", offline=False)
+    with pytest.raises(DataError, match=r"'cifar10' is not in nowhere and could not be fetched"):
+        load("cifar10", root="nowhere", offline=False)
 
 
 @pytest.mark.parametrize("package", ["huggingface_hub", "pyarrow.parquet", "PIL.Image"])

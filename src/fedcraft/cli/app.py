@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import click
 import typer
 
 from fedcraft import __version__
@@ -14,13 +15,14 @@ app = typer.Typer(
     name="fedcraft",
     cls=Group,
     no_args_is_help=True,
+    suggest_commands=not hasattr(click, "NoSuchCommand"),  # newer versions of click do it
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="""Conflict-resolved federated training: CRAFT, its rivals, and what each step does to
     every client.
 
-    Start with `fedcraft compare`: four methods on handwritten digits, in about a minute.
+    Start with `fedcraft compare`: five methods on handwritten digits, in about a minute.
     """,
     epilog="Exit codes: 0 all went well, 1 a run failed, 2 the configuration or the command is "
     "wrong, 130 interrupted (a checkpoint is saved).",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from enum import IntEnum
 from shlex import quote
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import click
 import typer
 from rich.console import Console
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperGroup
+from typer.models import ArgumentInfo
 
 from fedcraft.console import notes
 from fedcraft.errors import (
@@ -44,6 +46,13 @@ _CANNOT_START = (ConfigError, InputError, DataError, MissingExtraError)
 
 class Group(TyperGroup):
     """Commands whose known errors end in one readable message and an exit code."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command with the help of its arguments."""
+        command = super().get_command(ctx, cmd_name)
+        for found in (command, *getattr(command, "commands", {}).values()):
+            _restore_help(found)
+        return command
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; with ``--debug`` errors keep their traceback."""
@@ -86,6 +95,17 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return None if isinstance(value, float) and value != value else value
+
+
+def _restore_help(command: click.Command | None) -> None:
+    """Read the help of arguments from their annotations: click 8.5 discards what typer sets."""
+    if command is None or command.callback is None:
+        return
+    hints = get_type_hints(inspect.unwrap(command.callback), include_extras=True)
+    for param in command.params:
+        for about in getattr(hints.get(str(param.name)), "__metadata__", ()):
+            if isinstance(about, ArgumentInfo) and isinstance(param, TyperArgument):
+                param.help = about.help
 
 
 def _as_key(error: click.NoSuchOption) -> click.UsageError:

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from fedcraft.cli.complete import complete_override
-from fedcraft.cli.console import Json, out_console, print_json
-from fedcraft.cli.tables import plain_table
+from fedcraft.cli.console import Json, out_console
+from fedcraft.cli.tables import print_table
+from fedcraft.cli.words import argument, split_words
+from fedcraft.errors import ConfigError
 
 app = typer.Typer(help="Data sets: list, get, show.", no_args_is_help=True)
 
@@ -22,20 +23,13 @@ def list_(as_json: Json = False) -> None:
 
     known = list(sources().values())
     where = {source.name: place(source.name) for source in known}
-    if as_json:
-        print_json([asdict(source) | {"where": where[source.name]} for source in known])
-        return
     cells = [
-        [
-            source.name,
-            str(source.classes),
-            "x".join(map(str, source.input_shape)),
-            where[source.name],
-            source.about,
-        ]
-        for source in known
+        [s.name, str(s.classes), "x".join(map(str, s.input_shape)), where[s.name], s.about]
+        for s in known
     ]
-    out_console().print(plain_table(["name", "classes", "shape", "where", "about"], cells))
+    data = [asdict(source) | {"where": where[source.name]} for source in known]
+    heads = ["name", "classes", "shape", "where", "about"]
+    print_table(heads, cells, data=data if as_json else None)
 
 
 @app.command()
@@ -61,11 +55,7 @@ def get(
 def show(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[DATASET] [KEY=VALUE]...",
-            help="A data set and how to divide it.",
-            autocompletion=complete_override,
-        ),
+        argument("[DATASET] [KEY=VALUE]...", "A data set and how to divide it."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -73,16 +63,17 @@ def show(
 
     Example: `fedcraft data show cifar10 clients=1000 alpha=0.1`
     """
-    from fedcraft.config.toml import COMMAND_LINE, load_config, parse_overrides
+    from fedcraft.config.toml import COMMAND_LINE, load_config
     from fedcraft.studies.describe import describe_split
 
-    given = words or []
-    names = [word for word in given if "=" not in word]
-    overrides = parse_overrides(word for word in given if "=" in word)
+    names, overrides = split_words(words)
+    if len(names) > 1:
+        raise ConfigError(
+            f"command line: expected one data set, found {names[0]!r} and {names[1]!r}. Write "
+            "overrides as key=value"
+        )
     config = load_config({"dataset": names[0]} if names else {}, overrides, override=COMMAND_LINE)
     facts = describe_split(config)
-    if as_json:
-        print_json(facts)
-        return
-    cells = [[name, str(value)] for name, value in facts.items()]
-    out_console().print(plain_table(["", ""], cells, f"{config.dataset}, {config.partition}"))
+    cells = [[name, str(value).strip("[]")] for name, value in facts.items()]
+    title = f"{config.dataset}, {config.partition}"
+    print_table(["", ""], cells, title, data=facts if as_json else None)

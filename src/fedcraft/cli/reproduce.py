@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from fedcraft.cli.complete import complete_experiment, complete_override
+from fedcraft.cli.complete import complete_experiment
 from fedcraft.cli.console import Json, Quiet, out_console, print_json
 from fedcraft.cli.outcome import (
     Estimate,
@@ -23,7 +23,8 @@ from fedcraft.cli.outcome import (
     will_draw,
     write_report,
 )
-from fedcraft.cli.tables import plain_table
+from fedcraft.cli.tables import print_table
+from fedcraft.cli.words import argument
 from fedcraft.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,12 +41,7 @@ Name = Annotated[
     typer.Argument(help="The experiment; none lists them.", autocompletion=complete_experiment),
 ]
 Words = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[KEY=VALUE]...",
-        help="Overrides of every run, with --rerun.",
-        autocompletion=complete_override,
-    ),
+    list[str] | None, argument("[KEY=VALUE]...", "Overrides of every run, with --rerun.")
 ]
 Size = Annotated[
     Literal["tiny", "small", "paper"] | None,
@@ -226,10 +222,8 @@ def _write_tables(made: Reproduction, folder: Path, reference: list[dict[str, An
 
 
 def _list_experiments(known: dict[str, Preset], as_json: bool) -> None:
-    if as_json:
-        keys = ("name", "about", "runs", "repeats")
-        rows = [(item.name, item.about, *item.counts) for item in known.values()]
-        print_json([dict(zip(keys, row, strict=True)) for row in rows])
-        return
     cells = [[item.name, item.about, item.size] for item in known.values()]
-    out_console().print(plain_table(["name", "what it is", "runs"], cells))
+    keys = ("name", "about", "runs", "repeats")
+    rows = [(item.name, item.about, *item.counts) for item in known.values()]
+    data = [dict(zip(keys, row, strict=True)) for row in rows] if as_json else None
+    print_table(["name", "what it is", "runs"], cells, data=data)

@@ -8,18 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-from fedcraft.cli.complete import complete_override, known_keys
 from fedcraft.cli.console import Json, Quiet, error_console, out_console, print_json
 from fedcraft.cli.outcome import print_scores
-from fedcraft.cli.tables import plain_table
-from fedcraft.errors import ConfigError
+from fedcraft.cli.tables import print_table
+from fedcraft.cli.words import argument, source_and_overrides
 
 Words = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="[CONFIG.toml] [KEY=VALUE]...",
-        help="A TOML file or an earlier run directory, then overrides.",
-        autocompletion=complete_override,
+    argument(
+        "[CONFIG.toml] [KEY=VALUE]...", "A TOML file or an earlier run directory, then overrides."
     ),
 ]
 
@@ -48,7 +45,7 @@ def run(
     from fedcraft.studies.run import run as train
 
     keep_freed_memory()
-    config = load_config(*_sorted_out(words or []), override=COMMAND_LINE)
+    config = load_config(*source_and_overrides(words), override=COMMAND_LINE)
     watch = progress("quiet" if quiet else "auto")
     _show(train(config, out=out, callbacks=(watch,)), quiet, as_json)
 
@@ -91,52 +88,17 @@ def bench(words: Words = None, as_json: Json = False) -> None:
     from fedcraft.config.toml import COMMAND_LINE, load_config
     from fedcraft.studies.profile import bench as measure
 
-    source, overrides = _sorted_out(words or [])
+    source, overrides = source_and_overrides(words)
     short = {"rounds": 20, "evaluate_every": 10} | overrides
     rows = measure(load_config(source, short, override=COMMAND_LINE))
-    if as_json:
-        print_json(rows)
-        return
     names = [key for key in rows[0] if key not in ("executor", "workers", "peak_memory_mb")]
     heads = ["executor", "workers", *names, "MiB"]
     cells = []
     for row in rows:
         times = [f"{1000 * row[name]:.1f}" for name in names]
         cells.append([row["executor"], str(row["workers"]), *times, f"{row['peak_memory_mb']:.0f}"])
-    out_console().print(
-        plain_table(heads, cells, "Milliseconds per round; evaluate: per evaluation; start: once")
-    )
-
-
-def _sorted_out(words: list[str]) -> tuple[Path | None, dict[str, Any]]:
-    """Split words into a configuration file (the one without ``=``) and overrides."""
-    from fedcraft.config.paths import at_home
-    from fedcraft.config.toml import COMMAND_LINE, parse_overrides
-
-    files = [word for word in words if "=" not in word]
-    for word in files:
-        if not at_home(word).exists():
-            _refuse_word(word)
-    if len(files) > 1:
-        raise ConfigError(
-            f"{COMMAND_LINE}: expected one configuration file, found {files[0]!r} and "
-            f"{files[1]!r}. Write overrides as key=value."
-        )
-    overrides = parse_overrides(word for word in words if "=" in word)
-    return (Path(files[0]) if files else None), overrides
-
-
-def _refuse_word(word: str) -> None:
-    """Raise an error about a word that is no file, if it is a key or the value of one."""
-    keys = known_keys()
-    if word in keys:
-        raise ConfigError(f"command line: {word} is a key. Give it a value: {word}=VALUE")
-    for key in ("method", "dataset", "model"):
-        if word in (keys[key] or ()):
-            raise ConfigError(
-                f"command line: {word} is the name of a {key}, found where a file is expected. "
-                f"Write {key}={word}"
-            )
+    title = "Milliseconds per round; evaluate: per evaluation; start: once"
+    print_table(heads, cells, title, data=rows if as_json else None)
 
 
 def _show(result: Any, quiet: bool, as_json: bool) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from fedcraft.cli.console import Code, Json, Quiet, out_console, print_json
 from fedcraft.cli.outcome import Baseline, will_draw
-from fedcraft.cli.tables import plain_table
+from fedcraft.cli.tables import print_table
 from fedcraft.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def table(
     if as_json:
         print_json(found)
     else:
-        typer.echo(render(found, format, intervals=intervals))
+        typer.echo(render(found, format, intervals=intervals), nl=False)
 
 
 def verify(
@@ -154,10 +154,7 @@ def methods(as_json: Json = False) -> None:
         }
         for row in known()
     ]
-    if as_json:
-        print_json(rows)
-        return
     parts = [" · ".join(str(row[h]) for h in ("clients", "aggregation", "server")) for row in rows]
     cells = [[str(r["name"]), str(r["about"]), p] for r, p in zip(rows, parts, strict=True)]
     heads = ["name", "what it does", "clients · aggregation · server"]
-    out_console().print(plain_table(heads, cells))
+    print_table(heads, cells, data=rows if as_json else None)

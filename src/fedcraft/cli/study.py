@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedcraft.cli.complete import complete_method, complete_override
+from fedcraft.cli.complete import complete_method
 from fedcraft.cli.console import Json, Quiet
 from fedcraft.cli.outcome import (
     Baseline,
@@ -21,6 +21,7 @@ from fedcraft.cli.outcome import (
     sweep_bar,
     will_draw,
 )
+from fedcraft.cli.words import argument, split_words
 
 if TYPE_CHECKING:
     from fedcraft.studies.sweep import SweepResult
@@ -31,10 +32,10 @@ __all__ = ["compare", "sweep"]
 def compare(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[METHOD]... [KEY=VALUE]...",
-            help="Methods (FedAvg, FedAvgM, ConFIG and CRAFT if none is named) and overrides.",
-            autocompletion=complete_method,
+        argument(
+            "[METHOD]... [KEY=VALUE]...",
+            "Methods (fedavg, fedavgm, config, craft, craft-auto if none is named) and overrides.",
+            complete_method,
         ),
     ] = None,
     config: Annotated[
@@ -58,7 +59,7 @@ def compare(
     The rates are chosen on the clients' validation parts, or on their test parts if the problem has
     no validation_fraction; the table is made on their test parts, over the seed of the grid and two
     more (--repeats). Rates that are given, here or in the TOML file, are not searched. Without
-    arguments: four methods on scikit-learn's digits over 50 clients, in about a minute.
+    arguments: five methods on scikit-learn's digits over 50 clients, in about a minute.
 
     Examples:
 
@@ -67,7 +68,8 @@ def compare(
     * `fedcraft compare craft fedavg client_lr=0.1 server_lr=0.1` (no grid: these rates)
     * `fedcraft compare craft fedavgm grid.server_lr=[0.1,0.3] dataset=femnist`
     """
-    from fedcraft.config.toml import COMMAND_LINE, parse_overrides
+    from fedcraft.config.toml import COMMAND_LINE
+    from fedcraft.runs.summary import require_baseline
     from fedcraft.studies.compare import (
         DEFAULT_METHODS,
         carry_out,
@@ -75,11 +77,11 @@ def compare(
         further_seeds,
     )
 
-    given = words or []
-    methods = [word for word in given if "=" not in word] or list(DEFAULT_METHODS)
-    overrides = parse_overrides(word for word in given if "=" in word)
+    names, overrides = split_words(words)
+    methods = names or list(DEFAULT_METHODS)
     plan = comparison_plan(methods, config, overrides=overrides, override=COMMAND_LINE)
     seeds = further_seeds(plan, repeats)
+    require_baseline(baseline, [run.name for run in plan.configs()])
     if estimate:
         print_estimate(plan.configs(), jobs, as_json, len(seeds))
         return
@@ -93,10 +95,9 @@ def sweep(
     config: Annotated[Path, typer.Argument(help="TOML file with a [grid] table.", exists=True)],
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[KEY=VALUE]...",
-            help="Overrides, also of the grid's keys; grid.key=[...] changes the grid.",
-            autocompletion=complete_override,
+        argument(
+            "[KEY=VALUE]...",
+            "Overrides, also of the grid's keys; grid.key=[...] changes the grid.",
         ),
     ] = None,
     out: Annotated[
@@ -134,9 +135,11 @@ def sweep(
     * `fedcraft sweep mine.toml --ray 10.0.0.1:6379 --out /shared/mine`
     """
     from fedcraft.config.toml import COMMAND_LINE, parse_overrides
+    from fedcraft.runs.summary import require_baseline
     from fedcraft.studies.plan import Plan
 
     plan = Plan.read(config, parse_overrides(words or []), COMMAND_LINE)
+    require_baseline(baseline, [run.name for run in plan.configs()])
     if estimate:
         print_estimate(plan.configs(), jobs, as_json)
         return

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from fedcraft.cli.console import out_console, print_json
+
 if TYPE_CHECKING:
     from fedcraft.runs.summary import Metric
 
-__all__ = ["interval_table", "plain_table", "score_table"]
+__all__ = ["interval_table", "print_table", "score_table"]
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -126,14 +128,19 @@ def _scores(rows: Rows, shown: Sequence[Metric]) -> Iterator[tuple[str, list[Tex
             yield _SPREAD, [Text(spread(row)) for row in rows]
 
 
-def plain_table(heads: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> Table:
-    """Return a table of text."""
-    table = Table(title=title or None, **_STYLE)
+def print_table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], title: str = "", *, data: Any = None
+) -> None:
+    """Print a table of text, or in its place ``data`` as JSON."""
+    if data is not None:
+        print_json(data)
+        return
+    table = Table(title=title or None, show_header=any(heads), **_STYLE)
     for number, head in enumerate(heads):
         table.add_column(head, no_wrap=number == 0, overflow="fold")
     for row in rows:
         table.add_row(*row)
-    return table
+    out_console().print(table)
 
 
 def _beside(row: Mapping[str, Any], key: str) -> str:

@@ -45,8 +45,12 @@ def load_config(
 
 
 def origins(changes: Mapping[str, Any], where: str) -> dict[str, str]:
-    """Return where the keys of ``changes`` come from, dotted ones by their table."""
-    return {key.partition(".")[0]: where for key in changes}
+    """Return where the keys of ``changes`` come from, dotted ones by their table too.
+
+    A key of the grid, ``grid.client_lr``, is also known as ``client_lr``.
+    """
+    names = [name for key in changes for name in (key, key.removeprefix("grid."))]
+    return {part: where for name in names for part in (name, name.partition(".")[0])}
 
 
 def checked(

@@ -31,13 +31,14 @@ def parquet_files(schema: Schema, root: str | Path | None, offline: bool | None)
     folder = _folder_of(schema, given)
     if folder is not None:
         return _complete(schema, folder)
+    missing = f"data set {schema.name!r} is not in {given or 'any local folder'}"
     if is_offline(offline):
         raise DataError(
-            f"data set {schema.name!r} is not in {given or 'any local folder'} and the network is "
-            f"switched off; put {schema.repository}/{schema.folder}/*.parquet into a folder and "
-            f"{_NAME_IT}, or allow the download"
+            f"{missing} and the network is switched off; put "
+            f"{schema.repository}/{schema.folder}/*.parquet into a folder and {_NAME_IT}, or allow "
+            "the download"
         )
-    return _complete(schema, _download(schema))
+    return _complete(schema, _download(schema, missing))
 
 
 def place(name: str) -> str:
@@ -94,7 +95,7 @@ def _complete(schema: Schema, folder: Path) -> list[Path]:
     return [file for files in found.values() for file in files]
 
 
-def _download(schema: Schema) -> Path:
+def _download(schema: Schema, missing: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
@@ -104,8 +105,9 @@ def _download(schema: Schema) -> Path:
             schema.repository, repo_type="dataset", allow_patterns=[f"{schema.folder}/*.parquet"]
         )
     except Exception as error:  # the Hub's client has no common base class for what can go wrong
+        why = str(error).partition("\n")[0]
         raise DataError(
-            f"data set {schema.name!r} could not be fetched from the Hub ({error}); put its "
-            f"Parquet files in a folder and {_NAME_IT}"
+            f"{missing} and could not be fetched from the Hub ({why}); put its Parquet files in a "
+            f"folder and {_NAME_IT}"
         ) from error
     return Path(snapshot) / schema.folder

@@ -166,8 +166,11 @@ def _features(file: Path, table: Any, names: list[str]) -> NDArray[Any]:
     columns = [_values(file, table, name) for name in names]
     for name, column in zip(names, columns, strict=True):
         if not np.issubdtype(column.dtype, np.number) and column.dtype != np.bool_:
+            held = "text" if column.dtype.kind == "U" else column.dtype
             raise DataError(
-                f"{file}: feature column {name!r} must hold numbers, not {column.dtype}"
+                f"{file}: feature column {name!r} must hold numbers, but holds {held}. If it names "
+                f"the clients, set data_options.client={name!r} (client= in Python); otherwise "
+                "list the other columns as data_options.features"
             )
     return np.stack([column.astype(np.float32) for column in columns], axis=1)
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from fedcraft.errors import InputError
 from fedcraft.metrics.intervals import Interval, difference, interval
+from fedcraft.registry import did_you_mean
 from fedcraft.runs.select import Entry, Problem
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "note",
     "one_seed",
     "places",
+    "require_baseline",
     "rivals",
     "rows",
     "spread",
@@ -89,10 +91,18 @@ def rows(problems: Iterable[Problem], baseline: str | None = None) -> list[dict[
     where it was run, unless one is named.
     """
     listed = list(problems)
-    known = {entry.name: None for problem in listed for entry in problem.entries}
-    if baseline is not None and baseline not in known:
-        raise InputError(f"baseline should be one of {', '.join(known)}, but is {baseline!r}.")
+    require_baseline(baseline, (entry.name for problem in listed for entry in problem.entries))
     return [row for problem in listed for row in _rows(problem, baseline_of(problem, baseline))]
+
+
+def require_baseline(baseline: str | None, methods: Iterable[str]) -> None:
+    """Raise ``InputError`` if ``baseline`` is not one of the methods, or None for the usual one."""
+    known = dict.fromkeys(methods)
+    if baseline is not None and baseline not in known:
+        raise InputError(
+            f"baseline should be one of {', '.join(known)}, but is {baseline!r}."
+            f"{did_you_mean(baseline, known)}"
+        )
 
 
 def baseline_of(problem: Problem, name: str | None = None) -> Entry | None:

@@ -116,7 +116,7 @@ def comparison_plan(
     several = isinstance(methods, Sequence) and not isinstance(methods, str)
     names: Sequence[Any] = methods if several else [methods]  # type: ignore[assignment]
     variants = tuple({"method": name} for name in names)
-    changed = origins(changes, override) | {"method": override}
+    changed = origins(wanted, override) | {"method": override}
     return Plan(base, rates, variants, source or "compare", changed)
 
 

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -84,21 +85,26 @@ class Plan:
 
     def configs(self) -> list[Config]:
         """Return every run of the plan once, checked, in the order of the grid."""
+        return list(self._configs.values())
+
+    @cached_property
+    def _configs(self) -> dict[str, Config]:
         found: dict[str, Config] = {}
         for changes in self._changes():
             origin = origins(changes, f"{self.source}: grid") | dict(self.changed)
             config = checked(merged(self.base, changes), self.source, origin)
             found.setdefault(run_id(config), config)
-        return list(found.values())
+        return found
 
     def _changes(self) -> Iterator[Mapping[str, Any]]:
         grid = plain(self.grid)
         for key, values in grid.items():
             if not isinstance(values, list) or not values:
-                fix = "Leave it out" if values == [] else f"Write {key} = [{show(values)}]"
+                typed = self.changed.get(key)
+                line = f"'grid.{key}=[{values}]'" if typed else f"{key} = [{show(values)}]"
                 raise ConfigError(
-                    f"{self.source}: grid.{key}: expected a list with at least one value, found "
-                    f"{show(values)}. {fix}"
+                    f"{typed or self.source}: grid.{key}: expected a list with at least one value, "
+                    f"found {show(values)}. {'Leave it out' if values == [] else f'Write {line}'}"
                 )
         for variant in self.variants or ({},):
             for point in itertools.product(*grid.values()):

@@ -159,6 +159,10 @@ def _train(
 def _own_run(directory: Path) -> Run:
     """Refuse a file that no run wrote: an empty file would be the configuration of another run."""
     run = Run(directory)
+    if not (directory / CONFIG_FILE).exists():
+        inside = next(iter(sorted(directory.glob(f"*/{CONFIG_FILE}"))), None)
+        fix = f"Name one of the runs in it, such as {inside.parent}" if inside else "Name another"
+        raise ConfigError(f"{directory} is not a run directory: it has no {CONFIG_FILE}. {fix}")
     if not run.is_run:
         raise ConfigError(
             f"{directory / CONFIG_FILE}: method: expected the method of this run, found none: the "
