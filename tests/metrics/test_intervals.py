@@ -93,6 +93,16 @@ def test_the_seeds_add_their_t_interval_in_quadrature() -> None:
     )
 
 
+def test_an_interval_ends_where_accuracies_end() -> None:
+    """Three seeds that differ widely: their t interval alone would reach below 0 and above 1."""
+    samples = [Sample(f"{s}", np.full(30, level)) for s, level in enumerate([0.1, 0.5, 0.9])]
+    assert interval(samples, "mean")[1:] == (0.0, 1.0)
+    assert interval(samples, "best10")[1:] == (0.0, 1.0)
+    halves = [Sample(f"{s}", np.repeat([0.0, level], 15)) for s, level in enumerate([0.1, 1, 1])]
+    assert interval(halves, "std")[1:] == (0.0, 0.5)
+    assert all(map(math.isnan, interval([], "mean")))
+
+
 def test_a_constant_gain_on_the_same_clients_is_certain() -> None:
     theirs = sample(2)
     ours = Sample(theirs.clients, theirs.values + 0.01)

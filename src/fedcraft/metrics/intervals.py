@@ -64,12 +64,14 @@ def interval(samples: Sequence[Sample], statistic: str) -> Interval:
 
     With v_1..v_S the statistic of each seed and v their mean, let [l, u] be the bias-corrected
     bootstrap interval over clients of v, and h = t_{S-1} sd(v_1..v_S) / sqrt(S), 0 for one seed.
-    The interval is [v - sqrt((v - l)^2 + h^2), v + sqrt((u - v)^2 + h^2)]. Of a single seed it
-    says nothing about other seeds. Where the seeds also deal the data to other clients, sd contains
-    part of the client's chance, and the interval is too wide rather than too narrow.
+    The interval is [v - sqrt((v - l)^2 + h^2), v + sqrt((u - v)^2 + h^2)], cut off at 0 and at 1
+    (std: 0.5), beyond which no accuracies lead. Of a single seed it says nothing about other seeds.
+    Where the seeds also deal the data to other clients, sd contains part of the client's chance,
+    and the interval is too wide rather than too narrow.
     """
-    return _estimate([_statistic(s, statistic) for s in samples], [_draws(s) for s in samples],
-                     statistic, _fewest(samples))  # fmt: skip
+    values, draws = [_statistic(s, statistic) for s in samples], [_draws(s) for s in samples]
+    value, low, high = _estimate(values, draws, statistic, _fewest(samples))
+    return Interval(value, max(low, 0.0), min(high, 0.5 if statistic == "std" else 1.0))
 
 
 def difference(ours: Sequence[Sample], theirs: Sequence[Sample], statistic: str) -> Interval:
