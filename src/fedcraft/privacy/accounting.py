@@ -12,11 +12,12 @@ mechanism with the noise multiplier z.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
-from fedcraft.errors import InputError, MissingExtraError, StateError
+from fedcraft.errors import InputError, MissingExtraError, StateError, require
 from fedcraft.privacy.options import Mode, Privacy
 from fedcraft.updates import ClientId
 
@@ -123,6 +124,7 @@ def noise_for(
     ``distributed``; all rounds if left out.
     """
     most = rounds if participations is None else participations
+    _check_plan(epsilon, mode, delta, rounds, most, clients_per_round, clients)
 
     def spent(noise: float) -> float:
         if mode != "central":
@@ -138,6 +140,13 @@ def noise_for(
         middle = (low + high) / 2
         low, high = (middle, high) if spent(middle) > epsilon else (low, middle)
     return high
+
+
+def _check_plan(epsilon: float, mode: Mode, delta: float, *counts: int) -> None:
+    require(mode in get_args(Mode), "mode", f"one of {get_args(Mode)}", mode)
+    require(0 < epsilon < math.inf, "epsilon", "a number above 0", epsilon)
+    require(0 < delta < 1, "delta", "a number above 0 and below 1", delta)
+    require(min(counts) >= 1, "rounds, participations, clients", "at least 1 of each", counts)
 
 
 def _library() -> Any:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-import secrets
+import os
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedcraft.privacy.options import Privacy
 from fedcraft.seeds import torch_generator
+
+_BITS = 52  # with one more, the largest number below one would be rounded to one
+_PIECE = 1 << 20  # numbers drawn at a time
 
 
 def clipped(updates: Tensor, most: float) -> Tensor:
@@ -31,8 +35,7 @@ def client_noise(privacy: Privacy, least_clients: int) -> float:
 
 def privatised(update: Tensor, privacy: Privacy, least_clients: int) -> Tensor:
     """Return one client's update as it may leave the client, with unpredictable noise."""
-    random = torch.Generator().manual_seed(secrets.randbits(63))
-    return _noisy(clipped(update, privacy.clip), client_noise(privacy, least_clients), random)
+    return _noisy(clipped(update, privacy.clip), client_noise(privacy, least_clients), None)
 
 
 def simulated_noise(
@@ -57,14 +60,34 @@ def simulated_noise(
 
 
 def server_noise(
-    direction: Tensor, privacy: Privacy, clients: int, random: torch.Generator
+    direction: Tensor, privacy: Privacy, clients: int, random: torch.Generator | None
 ) -> Tensor:
-    """Return the mean of ``clients`` clipped updates with the noise of the central mode."""
+    """Return the mean of ``clients`` clipped updates with the noise of the central mode.
+
+    Without ``random`` nobody can predict the noise.
+    """
     return _noisy(direction, 2 * privacy.clip * privacy.noise / clients, random)
 
 
-def _noisy(vector: Tensor, scale: float, random: torch.Generator) -> Tensor:
+def _noisy(vector: Tensor, scale: float, random: torch.Generator | None) -> Tensor:
     if not scale:
         return vector
-    noise = torch.randn(vector.shape, generator=random, dtype=torch.float32)
+    if random is None:
+        noise = unpredictable(vector.numel()).view(vector.shape)
+    else:
+        noise = torch.randn(vector.shape, generator=random, dtype=torch.float32)
     return vector + scale * noise.to(vector)
+
+
+def unpredictable(count: int) -> Tensor:
+    """Standard normal numbers, float32, from the system's source of randomness.
+
+    torch's generator uses 32 bits of its seed, which are few enough to try them all.
+    """
+    from scipy.special import ndtri
+
+    found = torch.empty(count)
+    for piece in torch.split(found, _PIECE):
+        words = np.frombuffer(os.urandom(8 * len(piece)), np.uint64) >> np.uint64(64 - _BITS)
+        piece.copy_(torch.from_numpy(ndtri((words + 0.5) / 2.0**_BITS)))
+    return found

@@ -84,13 +84,16 @@ def client_app(
             )
             return Message(answer(request), reply_to=message)
 
+    if secure is not None and privacy is not None and privacy.mode == "distributed":
+        secure = secure.summing_only()
     hiding = [] if secure is None else [secure.train]
     around = [*hiding, *_noise(privacy, secure), *mods]  # the first is the last to see a reply
     if secure is not None:
-        secure.register(app)
+        secure.register(app, model_fn)
     app.train(mods=around)(partial(reply, ClientRequest.train))
     app.evaluate()(partial(reply, ClientRequest.evaluate))
-    app.query("loss")(partial(reply, ClientRequest.loss))
+    if privacy is None:  # a loss carries no noise
+        app.query("loss")(partial(reply, ClientRequest.loss))
 
     @app.query()
     def client_id(message: Message, context: Context) -> Message:

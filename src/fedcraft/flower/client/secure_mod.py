@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import torch
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
+from torch import nn
 
 from fedcraft.flower.messages import keys
 from fedcraft.flower.messages import secure as wire
-from fedcraft.flower.messages.arrays import open_array
+from fedcraft.flower.messages.arrays import WireFormat, open_array
 from fedcraft.secure.agreement import RefusedError
 from fedcraft.secure.client import Limits, SecureClient
 
@@ -29,6 +32,12 @@ class SecureAnswers:
     def __init__(self, limits: Limits | None = None, *, psk: bytes = b"") -> None:
         self.limits, self._psk = limits or Limits(), psk
 
+    def summing_only(self) -> SecureAnswers:
+        """Return the answers of a client that takes part in rounds of sums only."""
+        found = copy(self)
+        found.limits = replace(self.limits, equal_sums=True)
+        return found
+
     def train(
         self, message: Message, context: Context, call_next: Callable[[Message, Context], Message]
     ) -> Message:
@@ -37,7 +46,9 @@ class SecureAnswers:
         if wire.SAID not in asked:
             raise RefusedError("train: this client takes part in secure rounds only")
         # Mods and app may change the message; the hash is of what has arrived.
-        model = wire.model_digest(asked[_model_name(asked)])
+        broadcast = asked[_model_name(asked)]
+        model = wire.request_digest(broadcast, message.content)
+        tensors = self._tensors(broadcast, context)
         said, mine = wire.unpack(asked[wire.SAID]), wire.unpack(asked[wire.MINE])
         for name in (wire.SAID, wire.MINE):
             del message.content[name]
@@ -46,7 +57,7 @@ class SecureAnswers:
             return reply
         update = torch.from_numpy(update_of(reply.content))
         client = self._client(context)
-        answer = client.sketch(said, mine, update, model)
+        answer = client.sketch(said, mine, update, model, tensors)
         self._keep(client, context)
         # Only the metrics of the reply are kept: no array of it may leave.
         kept = RecordDict({wire.ANSWER: wire.pack(answer)})
@@ -70,9 +81,15 @@ class SecureAnswers:
         self._keep(client, context)
         return Message(RecordDict({wire.ANSWER: wire.pack(answer)}), reply_to=message)
 
-    def register(self, app: ClientApp) -> None:
-        """Let an app answer the stages besides training."""
+    def register(self, app: ClientApp, model_fn: Callable[[Context], nn.Module]) -> None:
+        """Let an app that trains a model answer the stages besides training."""
+        self._model_fn = model_fn
         app.query(wire.QUERY)(self.query)
+
+    def _tensors(self, broadcast: ArrayRecord, context: Context) -> list[int]:
+        """The sizes of the tensors in a row of this client: no layer of the server may cut one."""
+        layout = WireFormat.of(broadcast, model=self._model_fn(context)).layout
+        return [slot.stop - slot.start for slot in layout.tensors]
 
     def _client(self, context: Context) -> SecureClient:
         stored = context.state.array_records.get(_RECORD)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fedcraft.aggregators import Aggregator
@@ -16,7 +14,7 @@ from fedcraft.flower.messages import keys
 from fedcraft.flower.server.clients import KnownClients
 from fedcraft.flower.server.replies import within
 from fedcraft.privacy import Privacy
-from fedcraft.privacy.mechanism import client_noise, clipped
+from fedcraft.privacy.mechanism import client_noise, clipped, server_noise
 from fedcraft.secure import Secure
 
 _ANYONE = "a client that named no number"  # in the account: it may be any of them
@@ -45,7 +43,8 @@ class FederatedPrivacy(PrivateRounds):
         """Enter a round into the account before its messages are sent, or refuse to start it."""
         asked = [clients.client(node) for node in nodes]
         known = self.accountant
-        unnamed = any(client == node for client, node in zip(asked, nodes, strict=True))
+        # The number from before a restart may be another one now.
+        unnamed = any(clients.client(node) == node or not clients.knows(node) for node in nodes)
         if _ANYONE in known.counts or unnamed:
             known.counts.setdefault(_ANYONE, known.rounds)
             asked.append(_ANYONE)
@@ -66,5 +65,7 @@ class FederatedPrivacy(PrivateRounds):
         """Clients have added their noise; in the mode ``central`` the server clips."""
         return clipped(updates, self.privacy.clip) if self.privacy.mode == "central" else updates
 
-    def random(self, index: int) -> torch.Generator:
-        return torch.Generator().manual_seed(secrets.randbits(63))
+    def released(self, direction: Tensor, clients: int, index: int) -> Tensor:
+        if self.privacy.mode != "central":
+            return direction
+        return server_noise(direction, self.privacy, clients, None)

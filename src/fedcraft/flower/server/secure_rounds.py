@@ -53,8 +53,13 @@ class GridExchange:
             node = stream.sender(reply)
             if reply.has_error():
                 log(WARNING, "stage %s: node %d: %s", stage, node, reply.error.reason)
-            elif wire.ANSWER in reply.content.array_records:
-                yield node, wire.unpack(reply.content.array_records[wire.ANSWER])
+                continue
+            try:
+                answer = wire.answer_of(reply.content)
+            except InputError as error:
+                log(WARNING, "stage %s: node %d: %s", stage, node, error)
+                continue
+            yield node, answer
         if stream.missing:
             log(WARNING, "stage %s: no answer from nodes %s", stage, stream.missing)
 
@@ -76,7 +81,7 @@ class GridExchange:
         found: dict[ClientId, Arrays] = {}
 
         def accept(node: int, client: ClientId, reply: Message) -> None:
-            answer = wire.unpack(reply.content.array_records[wire.ANSWER])
+            answer = wire.answer_of(reply.content)
             self._messenger.state.updates.add_report(node, client, reply)
             found[node] = answer
 
@@ -97,7 +102,8 @@ class SecureRounds:
         exchange = GridExchange(self._grid, self._messenger, messages)
         occasion = digest(self._state.run_key.encode(), number.to_bytes(8, "little"))
         nodes = [message.metadata.dst_node_id for message in messages]
-        sizes, model = self._state.wire.layout.sizes, wire.model_digest(self._state.broadcast)
+        sizes = self._state.wire.layout.sizes
+        model = wire.request_digest(self._state.broadcast, messages[0].content)
         try:
             round = MaskedRound(
                 exchange, nodes, sizes, self._options, occasion=occasion, model=model
