@@ -10,7 +10,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from typing import Any, Literal, get_args
 
@@ -64,7 +64,7 @@ class Preset:
         """The methods, or their labels, in the order of the table."""
         return list(dict.fromkeys(map(_name, self.variants)))
 
-    @property
+    @cached_property
     def counts(self) -> tuple[int, int]:
         """How many runs the paper's scale has, and how many more repeat the best settings."""
         plan = self.plan()
