@@ -10,12 +10,16 @@ import numpy as np
 import pytest
 import small
 import torch
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 
 from benchmarks.grids import InProcessGrid
+from fedcraft.aggregators import aggregator
 from fedcraft.errors import ClientError, ConfigError, InputError, StateError
 from fedcraft.flower import SecureAnswers
 from fedcraft.flower.messages.arrays import open_array
+from fedcraft.flower.server.clients import KnownClients
+from fedcraft.flower.server.private_rounds import FederatedPrivacy
 from fedcraft.privacy import Privacy
 from fedcraft.privacy.accounting import gaussian_epsilon
 from fedcraft.secure import Secure
@@ -120,6 +124,59 @@ def test_a_client_without_a_number_may_be_any_so_all_rounds_count(tmp_path):
     options = {"fraction_train": 0.5, "min_train_nodes": 1}
     result, _, _ = private_run(rounds=4, grid=grid, **options)
     assert result.train_metrics_clientapp[4]["epsilon"] == epsilon(4)
+
+
+def test_an_unnamed_node_after_a_restart_counts_as_anyone():
+    """A restarted node may be another client than the one that the checkpoint names."""
+
+    def account() -> FederatedPrivacy:
+        found = FederatedPrivacy(LOCAL, aggregator("craft"), None, 1)
+        found.load_state_dict({"rounds": 5, "sample": 1, "counts": [[0, 1], [1, 4]]})
+        return found
+
+    clients = KnownClients()
+    clients.by_node = {70: 0, 71: 1}  # from the checkpoint
+    restarted = account()
+    restarted.ask([70], clients)
+    assert restarted.accountant.epsilon() == epsilon(6)  # it may be one that took part in all five
+    clients.online = [70]
+    clients.enter(70, 0)  # the node has said again who it is
+    restarted.ask([70], clients)
+    assert restarted.accountant.epsilon() == epsilon(7)  # what was unknown stays in the account
+    named = account()
+    named.ask([70], clients)
+    assert named.accountant.epsilon() == epsilon(4)
+
+
+@pytest.mark.parametrize(
+    ("options", "answers"),
+    [({}, True), ({"privacy": LOCAL}, False), ({"secure": SecureAnswers()}, False)],
+    ids=["plain", "privacy", "secure"],
+)
+def test_a_client_that_hides_its_update_answers_no_loss_query(options, answers):
+    """Losses at many models close to each other show the gradient, and carry no noise."""
+    grid = InProcessGrid(small.app("fedavg", **options), 1)
+    (node,) = grid.get_node_ids()
+    content = RecordDict({"arrays": small.arrays(), "config": ConfigRecord({})})
+    asked = Message(content, dst_node_id=node, message_type="query.loss")
+    (reply,) = grid.send_and_receive([asked])
+    assert reply.has_error() != answers
+
+
+def test_distributed_noise_takes_part_in_rounds_of_sums_only(caplog):
+    """The limits that the user gave hold for clients without noise, and are not changed."""
+    mine = SecureAnswers(Limits(most_share=1.0, least_clients=2))
+    app = small.app("fedavg", privacy=DISTRIBUTED, secure=mine)
+    curious = small.strategy("fedavg", secure=Secure(sketch=64, most_share=1.0), attempts=1)
+    grid = Replies(app)
+    with pytest.raises(ClientError), caplog.at_level("WARNING", logger="flwr"):
+        curious.start(grid, small.arrays(), 1, timeout=0.3)
+    assert caplog.text.count("takes part in rounds of sums only") == small.CLIENTS
+    assert not grid.kept  # nobody was trained
+    assert mine.limits == Limits(most_share=1.0, least_clients=2)
+    sums = small.strategy("fedavg", secure=SUMS, attempts=1)
+    sums.start(grid, small.arrays(), 1, timeout=0.3)
+    assert len(grid.kept) == small.CLIENTS
 
 
 def test_central_noise_is_added_to_the_mean_of_clipped_updates():

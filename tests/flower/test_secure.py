@@ -7,16 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small import CLIENTS, app, arrays, federation, model, strategy, theta
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from small import CLIENTS, app, arrays, client_data, federation, model, strategy, theta
 
-from benchmarks.grids import InProcessGrid
+from benchmarks.grids import InProcessGrid, through_the_wire
 from fedcraft.errors import ClientError, InputError
-from fedcraft.flower import SecureAnswers, Strategy
+from fedcraft.flower import SecureAnswers, Strategy, client_app
 from fedcraft.flower.messages import secure as wire
 from fedcraft.secure import Secure
 from fedcraft.secure.client import Limits
 
 OPTIONS = Secure(sketch=1024, refinements=1, most_share=1.0, precision=1e-5)  # exact angles
+SUMS = Secure(sketch=0, bound=20.0, most_share=1.0, precision=1e-5)
 LIMITS = Limits(most_share=1.0, most_sums=2, least_clients=2)
 
 
@@ -64,7 +66,7 @@ def plain_run(name: str = "craft", rounds: int = 2, clients: Any = None) -> torc
     return theta(chosen)
 
 
-@pytest.mark.parametrize("name", ["craft", "craft-auto", "fedavg"])
+@pytest.mark.parametrize("name", ["craft", "craft-auto", "fedavg", "scaffold", "fedrep"])
 def test_a_secure_run_ends_with_the_model_of_a_plain_one(name):
     trained, _ = secure_run(name)
     start = torch.cat([p.detach().reshape(-1) for p in model().parameters()])
@@ -154,6 +156,170 @@ def test_a_server_that_restarts_in_a_round_continues_from_its_checkpoint(tmp_pat
     resumed = strategy(**options)
     resumed.start(again, arrays(), 3, timeout=0.3)
     assert float((theta(resumed) - theta(whole)).norm() / theta(whole).norm()) < 0.02
+
+
+class TwoFaced(RecordingGrid):
+    """Changes the request to train of one node; ``lies`` tells it the hash that it expects."""
+
+    def __init__(self, change: Any, *, lies: bool) -> None:
+        super().__init__(app("fedavg", secure=SecureAnswers(LIMITS)))
+        self.change, self.lies = change, lies
+
+    def _answer(self, message: Message) -> Message | None:
+        node, content = message.metadata.dst_node_id, message.content
+        if node == self.nodes[0] and message.metadata.message_type == "train":
+            self.change(content)
+        asked = content.array_records.get(wire.SAID, {})
+        if node == self.nodes[0] and "said" in asked and self.lies:
+            asked["said"] = self.contexts[node].state["fedcraft-secure"]["transcript"]
+        return super()._answer(message)
+
+
+def another_rate(content: RecordDict) -> None:
+    content["config"]["lr"] = 0.0
+
+
+def one_more_record(content: RecordDict) -> None:
+    content["more"] = ConfigRecord({"lr": 0.0})
+
+
+def arrays_beside_the_model(content: RecordDict) -> None:
+    content["sent.control"] = content["arrays"]
+
+
+CHANGES = [another_rate, one_more_record, arrays_beside_the_model]
+
+
+def moved_by(grid: RecordingGrid) -> torch.Tensor:
+    chosen = strategy("fedavg", secure=SUMS, attempts=1)
+    chosen.start(grid, arrays(), 1, timeout=0.3)
+    return theta(chosen) - torch.cat([p.detach().reshape(-1) for p in model().parameters()])
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_server_that_asks_one_client_for_something_else_gets_no_sum_with_it(change):
+    """With a rate of zero for all but one, the sum would be the update of the one."""
+    start = torch.cat([p.detach().reshape(-1) for p in model().parameters()])
+    others = plain_run("fedavg", rounds=1, clients={1, 2, 3}) - start
+    refused = moved_by(TwoFaced(change, lies=False))
+    assert float(torch.cosine_similarity(refused, others, dim=0)) > 0.9999
+    noise = moved_by(TwoFaced(change, lies=True))  # its masks follow from what it was asked
+    assert float(noise.norm()) > 100 * float(others.norm())
+    assert abs(float(torch.cosine_similarity(noise, others, dim=0))) < 0.2
+    honest = moved_by(TwoFaced(lambda content: None, lies=True))
+    plain = plain_run("fedavg", rounds=1) - start
+    assert float((honest - plain).norm() / plain.norm()) < 0.02
+
+
+def request(*configs: dict[str, Any], **records: Any) -> RecordDict:
+    named = {f"config-{i}": ConfigRecord(config) for i, config in enumerate(configs)}
+    return RecordDict({**named, "arrays": arrays(), **records})
+
+
+BASE = {"lr": 0.5, "seed": 1, "text": "30", "list": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        request({**BASE, "lr": 0.25}),
+        request({**BASE, "seed": 1.0}),
+        request({**BASE, "seed": True}),
+        request({**BASE, "text": b"0"}),
+        request({**BASE, "text": b"30"}),
+        request({**BASE, "more": 0}),
+        request({**BASE, "list": [2, 1]}),
+        request(BASE, {}),
+        request(BASE, {"lr": 0.5}),
+        request(BASE, **{"sent.c": arrays()}),
+        RecordDict({"config-0": MetricRecord({"lr": 0.5}), "arrays": arrays()}),
+    ],
+)
+def test_the_hash_of_a_request_covers_all_that_clients_train_with(other):
+    assert wire.request_digest(other) != wire.request_digest(request(BASE))
+
+
+def test_of_two_settings_with_one_name_the_last_holds_and_so_order_is_hashed():
+    records = {"a": ConfigRecord({"lr": 0.5}), "b": ConfigRecord({"lr": 0.0})}
+    there, back = RecordDict(records), RecordDict(dict(reversed(records.items())))
+    assert wire.request_digest(there) != wire.request_digest(back)
+
+
+def test_a_setting_is_not_a_metric():
+    """Clients read their rate from the one and not from the other."""
+    setting, metric = ({"x": kind({"lr": 0.5})} for kind in (ConfigRecord, MetricRecord))
+    assert wire.request_digest(RecordDict(setting)) != wire.request_digest(RecordDict(metric))
+
+
+def test_the_hash_of_a_request_is_the_same_for_all_clients_and_on_the_server():
+    """Clients differ in the state that they continue from; numbers of NumPy arrive as Python's."""
+    plain = wire.request_digest(request(BASE))
+    backwards = dict(reversed([*BASE.items(), ("last-round", 3), ("keep-rounds", [3])]))
+    own = {"initial-arrays": arrays(), wire.SAID: arrays(), wire.MINE: arrays()}
+    assert wire.request_digest(request(backwards, **own)) == plain
+    InProcessGrid(app(), CLIENTS)  # gives messages an identity
+    sent = Message(request({**BASE, "lr": np.float64(0.5)}), dst_node_id=1, message_type="train")
+    arrived = through_the_wire(sent)
+    assert wire.request_digest(sent.content) == wire.request_digest(arrived.content) == plain
+
+
+def test_clients_build_one_model_for_each_request():
+    built = []
+
+    def model_fn(context: Any) -> Any:
+        built.append(context)
+        return model()
+
+    hidden = SecureAnswers(LIMITS)
+    grid = RecordingGrid(client_app(model_fn, client_data, "craft", secure=hidden))
+    strategy(secure=OPTIONS).start(grid, arrays(), 2, timeout=0.3)
+    asked = [stage for stage, _, _ in grid.seen if stage in ("train", "evaluate")]
+    assert len(built) == len(asked) >= 2 * CLIENTS
+
+
+def test_clients_refuse_layers_that_cut_their_tensors(caplog):
+    """The length of a layer of one coordinate is that coordinate."""
+
+    class Curious(RecordingGrid):
+        def _answer(self, message: Message) -> Message | None:
+            if message.metadata.message_type == "train":
+                asked = message.content[wire.SAID]
+                asked["sizes"] = Array(np.ones(int(asked["sizes"].numpy().sum()), np.int64))
+            return super()._answer(message)
+
+    grid = Curious(app(secure=SecureAnswers(LIMITS)))
+    with pytest.raises(ClientError), caplog.at_level("WARNING", logger="flwr"):
+        strategy(secure=OPTIONS, attempts=1).start(grid, arrays(), 1, timeout=0.3)
+    assert caplog.text.count("expected layers of whole tensors") >= CLIENTS
+    assert "train" not in {stage for stage, _, _ in grid.seen}
+
+
+BROKEN = Array(dtype="float32", shape=(3,), stype="numpy.ndarray", data=b"not an array")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [{"other": ArrayRecord({})}, {wire.ANSWER: ArrayRecord({"public": BROKEN})}],
+    ids=["another record", "no array"],
+)
+@pytest.mark.parametrize("stage", ["keys", "shares", "train", "dots", "sum", "unmask"])
+def test_an_answer_that_cannot_be_read_is_logged_and_skipped(stage, content, caplog):
+    class Garbled(RecordingGrid):
+        def _record(self, question: Any, reply: Any) -> Any:
+            config = question.content.config_records.get("config", {})
+            now = config.get(wire.STAGE, question.metadata.message_type)
+            if now == stage and question.metadata.dst_node_id == self.nodes[1]:
+                reply.content = RecordDict({**content, **dict(reply.content.metric_records)})
+            return super()._record(question, reply)
+
+    grid = Garbled(app(secure=SecureAnswers(LIMITS)))
+    chosen = strategy(secure=OPTIONS, attempts=1)
+    with caplog.at_level("WARNING", logger="flwr"):
+        result = chosen.start(grid, arrays(), 1, timeout=0.3)
+    said = "Reply of node {} (client" if stage == "train" else "stage " + stage + ": node {}: "
+    assert said.format(grid.nodes[1]) in caplog.text
+    arrived = stage in ("dots", "unmask")  # its vector was in the sum already
+    assert result.train_metrics_clientapp[1]["clients"] == CLIENTS - (not arrived)
 
 
 def test_options_that_need_single_updates_are_refused():

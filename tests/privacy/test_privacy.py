@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,20 @@ import torch
 from scipy.integrate import quad
 from scipy.optimize import brentq
 from scipy.special import comb, logsumexp
-from scipy.stats import norm
+from scipy.stats import kstest, norm
 
 import fedcraft
 from fedcraft.aggregators import aggregator
 from fedcraft.errors import ConfigError, FedcraftError, InputError, StateError
-from fedcraft.privacy import Accountant, Privacy, noise_for
+from fedcraft.privacy import Accountant, Privacy, mechanism, noise_for
 from fedcraft.privacy.accounting import gaussian_epsilon, sampled_epsilon
-from fedcraft.privacy.mechanism import client_noise, clipped, privatised, server_noise
+from fedcraft.privacy.mechanism import (
+    client_noise,
+    clipped,
+    privatised,
+    server_noise,
+    unpredictable,
+)
 from fedcraft.report.sections import run_list
 from fedcraft.runs.select import group
 
@@ -116,6 +123,57 @@ def test_the_noise_for_a_budget_spends_it():
     assert 2.9 < sampled_epsilon(central, 20, 5, 100, DELTA) <= 3.0
     local = noise_for(3.0, mode="local", participations=4, **common)
     assert 2.98 < gaussian_epsilon(local, 4, DELTA) <= 3.0
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("epsilon", 0.0), ("epsilon", math.inf), ("epsilon", math.nan),
+        ("delta", 0.0), ("delta", 1.0), ("mode", "global"),
+        ("rounds", 0), ("rounds", 2.5), ("participations", 0), ("participations", -1),
+        ("clients_per_round", 0), ("clients", 0),
+    ],
+)  # fmt: skip
+def test_a_budget_that_makes_no_sense_is_refused_by_the_name_of_the_argument(name, wrong):
+    given = {"epsilon": 3.0, "mode": "local", "rounds": 5, "clients_per_round": 5, "clients": 10}
+    with pytest.raises(InputError, match=f"^{name}: expected .*, found {re.escape(repr(wrong))}"):
+        noise_for(**{**given, name: wrong})
+
+
+def test_unpredictable_noise_is_standard_normal():
+    """It has no seed. Each of three bounds fails by chance with probability 2 exp(-24) < 1e-10:
+
+    Dvoretzky, Kiefer and Wolfowitz's for the distribution, the normal tail for the mean, Laurent
+    and Massart's of chi-squared for the variance.
+    """
+    count = mechanism._PIECE + 7  # more than one piece
+    noise = unpredictable(count).double().numpy()
+    x = 24 / count
+    assert kstest(noise, norm.cdf).statistic < math.sqrt(x / 2)
+    assert abs(noise.mean()) < math.sqrt(2 * x)
+    assert abs(np.square(noise).mean() - 1) < 2 * math.sqrt(x) + 2 * x
+    assert not set(noise[-7:]) & set(noise[:7])  # a piece does not repeat the first
+
+
+@pytest.mark.parametrize(("byte", "sign"), [(b"\x00", -1), (b"\xff", 1)])
+def test_the_most_extreme_noise_is_finite(monkeypatch, byte, sign):
+    monkeypatch.setattr(mechanism.os, "urandom", lambda size: byte * size)
+    assert unpredictable(3).tolist() == pytest.approx([sign * 8.2095] * 3, abs=1e-3)
+
+
+def test_two_draws_differ_whatever_the_seed_is():
+    draws = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        draws.append(unpredictable(20))
+    assert not bool((draws[0] == draws[1]).any())
+
+
+def test_noise_has_as_many_digits_as_the_update():
+    """Added in float64, noise of float32 would leave the last digits of an update as they are."""
+    noise = privatised(torch.zeros(100, dtype=torch.float64), privacy("local"), 1)
+    assert noise.dtype == torch.float64
+    assert int((noise == noise.float().double()).sum()) < 10
 
 
 def test_updates_are_clipped_and_noise_has_the_promised_size():

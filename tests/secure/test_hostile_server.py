@@ -13,6 +13,8 @@ from test_protocol import summed
 from fedcraft.secure import Secure
 from fedcraft.secure.agreement import RefusedError
 from fedcraft.secure.client import Limits, SecureClient
+from fedcraft.secure.fixed_point import FixedPoint
+from fedcraft.secure.limits import agreed_format
 from fedcraft.secure.primitives import as_array
 from fedcraft.secure.server import MaskedRound, RoundFailed
 
@@ -104,13 +106,41 @@ def test_a_roster_that_protects_nobody_is_refused(said, reason):
         Party(**said)
 
 
-def test_steps_that_round_small_coefficients_away_are_refused():
+@pytest.mark.parametrize(("scale", "reason"), [(1.0, "coarser than"), (1e200, "below 1e.100")])
+def test_steps_that_round_small_coefficients_away_are_refused(scale, reason):
     party = Party()
     party.sketch([0, 1, 2, 3])
-    request = party.sum_request([0, 1, 2, 3], [1.0, 0.7, 0.7, 0.7])
+    request = party.sum_request([0, 1, 2, 3], [scale, 0.7 * scale, 0.7 * scale, 0.7 * scale])
     request["steps"] = request["steps"] * 1e5
-    with pytest.raises(RefusedError, match="coarser than"):
+    with pytest.raises(RefusedError, match=reason):
         party.clients[0].sum(request)
+
+
+def test_steps_that_round_most_clients_of_a_long_layer_away_are_refused():
+    """They overflow nowhere, and are the finest of two bytes: the server must take three."""
+    clients, sizes = 200, (1_000_000,)
+    coefficients = torch.ones(1, clients, dtype=torch.float64)
+    coefficients[0, 0] = 10.0
+    step = float(coefficients.sum()) * (1 + 1e-6) / (2**15 - clients)
+    said = {"width": np.array(2), "steps": np.array([step])}
+    with pytest.raises(RefusedError, match="coarser than"):
+        agreed_format(said, sizes, coefficients.numpy())
+    chosen = FixedPoint.choose(sizes, coefficients, torch.full((1,), torch.inf), 1.0)
+    assert chosen.width == 3
+    said = {"width": np.array(3), "steps": np.array(chosen.steps)}
+    assert agreed_format(said, sizes, coefficients.numpy()) == chosen
+
+
+@pytest.mark.parametrize(
+    "coefficients",
+    [[1e200, 1, 1, 1], [1e-200, 0, 0, 0], [1e-170, 1e-180, 1e-180, 1e-180], [np.nan, 1, 1, 1]],
+)
+def test_coefficients_whose_squares_are_no_numbers_do_not_pass_as_fair_shares(coefficients):
+    """The sum would be the first client's update, whatever its share of Inf or of zero is."""
+    party = Party()
+    party.sketch([0, 1, 2, 3])
+    with pytest.raises(RefusedError):
+        party.clients[0].sum(party.sum_request([0, 1, 2, 3], coefficients))
 
 
 def test_coefficients_for_another_number_of_clients_are_refused():

@@ -254,7 +254,15 @@ def test_a_pre_shared_key_locks_out_clients_that_do_not_have_it():
 
 @pytest.mark.parametrize(
     ("rows", "share"),
-    [([[1, 1, 1, 1]], 0.25), ([[1, 0, 0, 0]], 1.0), ([[1, 1, 1, 1], [1, 1, 1, 2]], 1.0)],
+    [
+        ([[1, 1, 1, 1]], 0.25),
+        ([[1, 0, 0, 0]], 1.0),
+        ([[1, 1, 1, 1], [1, 1, 1, 2]], 1.0),
+        ([[1, 1, 1, 1], [1, 1, 1, 1 + 1e-8]], 1.0),  # four bytes show their difference
+        ([[1e200, 1, 1, 1]], 1.0),  # its squares are Inf
+        ([[1e-200, 1e-200, 0, 0]], 0.5),  # and these are zero
+        ([[0, 0, 0, 0]], 0.0),
+    ],
 )
 def test_the_largest_share_of_a_client_in_any_combination(rows, share):
     assert largest_share(np.array(rows, dtype=float)) == pytest.approx(share)

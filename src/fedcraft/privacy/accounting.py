@@ -124,7 +124,10 @@ def noise_for(
     ``distributed``; all rounds if left out.
     """
     most = rounds if participations is None else participations
-    _check_plan(epsilon, mode, delta, rounds, most, clients_per_round, clients)
+    _check_target(epsilon, delta, mode)
+    _check_counts(
+        rounds=rounds, participations=most, clients_per_round=clients_per_round, clients=clients
+    )
 
     def spent(noise: float) -> float:
         if mode != "central":
@@ -142,11 +145,15 @@ def noise_for(
     return high
 
 
-def _check_plan(epsilon: float, mode: Mode, delta: float, *counts: int) -> None:
-    require(mode in get_args(Mode), "mode", f"one of {get_args(Mode)}", mode)
+def _check_target(epsilon: float, delta: float, mode: Mode) -> None:
+    require(mode in get_args(Mode), "mode", f"one of {', '.join(get_args(Mode))}", mode)
     require(0 < epsilon < math.inf, "epsilon", "a number above 0", epsilon)
     require(0 < delta < 1, "delta", "a number above 0 and below 1", delta)
-    require(min(counts) >= 1, "rounds, participations, clients", "at least 1 of each", counts)
+
+
+def _check_counts(**counts: int) -> None:
+    for name, count in counts.items():
+        require(isinstance(count, int) and count >= 1, name, "a whole number >= 1", count)
 
 
 def _library() -> Any:

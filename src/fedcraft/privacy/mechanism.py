@@ -73,20 +73,21 @@ def _noisy(vector: Tensor, scale: float, random: torch.Generator | None) -> Tens
     if not scale:
         return vector
     if random is None:
-        noise = unpredictable(vector.numel()).view(vector.shape)
+        noise = unpredictable(vector.numel(), vector.dtype).view(vector.shape)
     else:
         noise = torch.randn(vector.shape, generator=random, dtype=torch.float32)
     return vector + scale * noise.to(vector)
 
 
-def unpredictable(count: int) -> Tensor:
-    """Standard normal numbers, float32, from the system's source of randomness.
+def unpredictable(count: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Standard normal numbers from the system's source of randomness.
 
-    torch's generator uses 32 bits of its seed, which are few enough to try them all.
+    torch's generator uses 32 bits of its seed, which are few enough to try them all. Noise with
+    fewer digits than an update (``dtype``) would leave the last digits of the update as they are.
     """
-    from scipy.special import ndtri
+    from scipy.special import ndtri  # others start faster without it
 
-    found = torch.empty(count)
+    found = torch.empty(count, dtype=dtype)
     for piece in torch.split(found, _PIECE):
         words = np.frombuffer(os.urandom(8 * len(piece)), np.uint64) >> np.uint64(64 - _BITS)
         piece.copy_(torch.from_numpy(ndtri((words + 0.5) / 2.0**_BITS)))

@@ -16,7 +16,7 @@ Message = Mapping[str, NDArray[Any]]
 """What is sent: named arrays."""
 
 Floats = NDArray[np.float64]
-_RANK = 1e-7  # combinations smaller than this are lost in the rounding of the sums
+_RANK = 2.0**-32  # smaller combinations are lost in rounding, even with the widest numbers
 
 
 class RefusedError(FedcraftError, RuntimeError):
@@ -80,10 +80,11 @@ def largest_share(sums: Sequence[Floats] | Floats) -> float:
     below: (sum |c|)^2 / sum c^2 >= 1 / share.
     """
     rows = np.atleast_2d(np.asarray(sums, dtype=np.float64))
-    lengths = np.linalg.norm(rows, axis=1)
-    rows = rows[lengths > 0] / lengths[lengths > 0, None]
+    largest = np.abs(rows).max(axis=1, initial=0)
+    rows = rows[largest > 0] / largest[largest > 0, None]  # squares of 1e200 or 1e-200 are lost
     if not len(rows):
         return 0.0
+    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     _, values, right = np.linalg.svd(rows, full_matrices=False)
     basis = right[values > _RANK * values[0]]
     return min(float(np.square(basis).sum(axis=0).max()), 1.0)

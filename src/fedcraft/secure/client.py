@@ -110,9 +110,9 @@ class SecureClient:
     ) -> Message:
         """Open what the others sealed; return the sketch of the unit update and its lengths.
 
-        ``model`` is a hash of the model that this client trained from: clients that were given
-        different ones do not get a sum. ``tensors`` are the sizes of its tensors, which no layer
-        may cut.
+        ``model`` is a hash of the model, and of whatever else this client was given to train with:
+        a server that gives clients different ones gets no sum. ``tensors`` are the sizes of the
+        model's tensors, which no layer may cut.
         """
         if not bool(torch.isfinite(update).all()):
             raise InputError("update: expected finite numbers, found NaN or Inf")

@@ -50,7 +50,8 @@ class FixedPoint:
         for width in WIDTHS:
             steps = totals / (2 ** (8 * width - 1) - clients)
             errors = steps * torch.tensor([math.sqrt(clients * d / 12) for d in sizes])
-            if bool((errors <= precision * lengths).all()):
+            fine = (errors <= precision * lengths) & (steps <= coarsest_steps(sizes, coefficients))
+            if bool(fine.all()):
                 return cls(tuple(sizes), tuple(steps.tolist()), width)
         raise InputError(
             f"secure.precision: rounding to {8 * WIDTHS[-1]} bits changes a layer by "
@@ -117,3 +118,13 @@ class FixedPoint:
         for place in range(self.width):
             four[:, place] = packed[place :: self.width]
         return four.reshape(-1).view("<u4")
+
+
+def coarsest_steps(sizes: Sequence[int], coefficients: Tensor) -> Tensor:
+    """Return, by layer, what a client adds to a coordinate of the sum: c / sqrt(d), for a mean c.
+
+    With coarser steps most clients would be rounded away, and the sum would be that of the few with
+    large coefficients.
+    """
+    typical = coefficients.square().mean(-1).sqrt()
+    return typical / torch.tensor(sizes, dtype=typical.dtype).sqrt()

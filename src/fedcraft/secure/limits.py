@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedcraft.errors import require
 from fedcraft.secure.agreement import Message, RefusedError, largest_share
-from fedcraft.secure.fixed_point import WIDTHS, FixedPoint
+from fedcraft.secure.fixed_point import WIDTHS, FixedPoint, coarsest_steps
 
 _LEAST_NEIGHBOURS = 2
 _LEAST_THRESHOLD = 0.5
-_COARSEST = 16  # times the finest possible step
+_LARGEST = 1e100  # sums of squares are finite
+_SLACK = 1 + 1e-9  # for the rounding of what server and client compute alike
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,9 @@ class Limits:
         return members
 
     def check_coefficients(self, coefficients: Any) -> None:
-        """Refuse coefficients that are not those of a mean, if only means were agreed to."""
+        """Refuse numbers too large to check, and all but means if only those were agreed to."""
+        if not (np.abs(coefficients) < _LARGEST).all():
+            raise RefusedError(f"coefficients: expected numbers below {_LARGEST:g}")
         if self.equal_sums and len(np.unique(coefficients)) != 1:
             raise RefusedError("coefficients: expected the same for all clients and layers")
 
@@ -98,19 +102,16 @@ class Limits:
 
 
 def agreed_format(said: Message, sizes: Sequence[int], coefficients: Any) -> FixedPoint:
-    """Return the numbers' format: the sum cannot overflow in it, and uses its digits.
-
-    With coarser steps the small coefficients would be rounded away, and the sum would be that of
-    the clients with large ones.
-    """
+    """Return the numbers' format: no sum overflows in it, and no client is rounded away."""
     width, steps = int(said["width"]), [float(step) for step in said["steps"]]
     largest = np.abs(coefficients).sum(axis=1)
     room = [step * (2 ** (8 * width - 1) - coefficients.shape[1]) for step in steps]
-    pairs = list(zip(largest, room, strict=True))
-    if width not in WIDTHS or not all(t <= r * (1 + 1e-9) for t, r in pairs):
+    fits = all(t <= r * _SLACK for t, r in zip(largest, room, strict=True))
+    if width not in WIDTHS or not fits:
         raise RefusedError("steps: the sum could overflow in this fixed-point format")
-    if not all(r <= _COARSEST * t for t, r in pairs):
-        raise RefusedError("steps: they are coarser than this fixed-point format needs")
+    coarsest = coarsest_steps(sizes, torch.from_numpy(coefficients)).tolist()
+    if not all(step <= most * _SLACK for step, most in zip(steps, coarsest, strict=True)):
+        raise RefusedError("steps: coarser than what a client adds to a coordinate")
     return FixedPoint(tuple(sizes), tuple(steps), width)
 
 

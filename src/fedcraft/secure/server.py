@@ -67,8 +67,8 @@ class SecretRound(Protocol):
 class MaskedRound:
     """A round by the protocol; the constructor runs it up to the sketches.
 
-    ``occasion`` names the round in its run, ``model`` is a hash of the broadcast model. An answer
-    that is not what the stage asks for counts as none.
+    ``occasion`` names the round in its run, ``model`` is a hash of what clients train with. An
+    answer that is not what the stage asks for counts as none.
     """
 
     def __init__(

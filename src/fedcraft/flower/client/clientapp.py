@@ -82,17 +82,19 @@ def client_app(
                 state_dir=state_dir,
                 defaults=defaults,
             )
+            if secure is not None:
+                secure.note_layout(request.wire.layout, context)
             return Message(answer(request), reply_to=message)
 
     if secure is not None and privacy is not None and privacy.mode == "distributed":
-        secure = secure.summing_only()
+        secure = secure.with_equal_sums()
     hiding = [] if secure is None else [secure.train]
     around = [*hiding, *_noise(privacy, secure), *mods]  # the first is the last to see a reply
     if secure is not None:
-        secure.register(app, model_fn)
+        secure.register(app)
     app.train(mods=around)(partial(reply, ClientRequest.train))
     app.evaluate()(partial(reply, ClientRequest.evaluate))
-    if privacy is None:  # a loss carries no noise
+    if privacy is None and secure is None:  # losses carry no noise, and many show a gradient
         app.query("loss")(partial(reply, ClientRequest.loss))
 
     @app.query()

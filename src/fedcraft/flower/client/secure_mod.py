@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
-from torch import nn
 
 from fedcraft.flower.messages import keys
 from fedcraft.flower.messages import secure as wire
-from fedcraft.flower.messages.arrays import WireFormat, open_array
+from fedcraft.flower.messages.arrays import open_array
 from fedcraft.secure.agreement import RefusedError
 from fedcraft.secure.client import Limits, SecureClient
+from fedcraft.updates import Layout
 
 _RECORD = "fedcraft-secure"
+_TENSORS = "fedcraft-secure-tensors"
 
 
 class SecureAnswers:
@@ -32,8 +34,8 @@ class SecureAnswers:
     def __init__(self, limits: Limits | None = None, *, psk: bytes = b"") -> None:
         self.limits, self._psk = limits or Limits(), psk
 
-    def summing_only(self) -> SecureAnswers:
-        """Return the answers of a client that takes part in rounds of sums only."""
+    def with_equal_sums(self) -> SecureAnswers:
+        """Return the answers of a client with the limit ``equal_sums``."""
         found = copy(self)
         found.limits = replace(self.limits, equal_sums=True)
         return found
@@ -46,9 +48,7 @@ class SecureAnswers:
         if wire.SAID not in asked:
             raise RefusedError("train: this client takes part in secure rounds only")
         # Mods and app may change the message; the hash is of what has arrived.
-        broadcast = asked[_model_name(asked)]
-        model = wire.request_digest(broadcast, message.content)
-        tensors = self._tensors(broadcast, context)
+        request = wire.request_digest(message.content)
         said, mine = wire.unpack(asked[wire.SAID]), wire.unpack(asked[wire.MINE])
         for name in (wire.SAID, wire.MINE):
             del message.content[name]
@@ -56,8 +56,8 @@ class SecureAnswers:
         if reply.has_error():
             return reply
         update = torch.from_numpy(update_of(reply.content))
-        client = self._client(context)
-        answer = client.sketch(said, mine, update, model, tensors)
+        client, tensors = self._client(context), wire.unpack(context.state.array_records[_TENSORS])
+        answer = client.sketch(said, mine, update, request, tensors["sizes"].tolist())
         self._keep(client, context)
         # Only the metrics of the reply are kept: no array of it may leave.
         kept = RecordDict({wire.ANSWER: wire.pack(answer)})
@@ -81,15 +81,17 @@ class SecureAnswers:
         self._keep(client, context)
         return Message(RecordDict({wire.ANSWER: wire.pack(answer)}), reply_to=message)
 
-    def register(self, app: ClientApp, model_fn: Callable[[Context], nn.Module]) -> None:
-        """Let an app that trains a model answer the stages besides training."""
-        self._model_fn = model_fn
+    def register(self, app: ClientApp) -> None:
+        """Let an app answer the stages besides training."""
         app.query(wire.QUERY)(self.query)
 
-    def _tensors(self, broadcast: ArrayRecord, context: Context) -> list[int]:
-        """The sizes of the tensors in a row of this client: no layer of the server may cut one."""
-        layout = WireFormat.of(broadcast, model=self._model_fn(context)).layout
-        return [slot.stop - slot.start for slot in layout.tensors]
+    def note_layout(self, layout: Layout, context: Context) -> None:
+        """Keep the sizes of the tensors in the app's updates: no layer of the server may cut one.
+
+        The app calls this, so that the model need not be built a second time.
+        """
+        sizes = [slot.stop - slot.start for slot in layout.tensors]
+        context.state[_TENSORS] = wire.pack({"sizes": np.array(sizes)})
 
     def _client(self, context: Context) -> SecureClient:
         stored = context.state.array_records.get(_RECORD)
@@ -109,10 +111,3 @@ def update_of(content: RecordDict) -> NDArray[Any]:
             "client app must be fedcraft's, with the layout of the server's model"
         )
     return open_array(found[keys.ROW]).copy()
-
-
-def _model_name(records: Iterable[str]) -> str:
-    names = [n for n in records if n not in (wire.SAID, wire.MINE, keys.INITIAL)]
-    if len(names) != 1:
-        raise RefusedError(f"train: expected one model, found {names}")
-    return names[0]

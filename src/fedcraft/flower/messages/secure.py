@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
+import json
 from typing import Any, Final
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from numpy.typing import NDArray
 
 from fedcraft.errors import InputError
 from fedcraft.flower.messages import keys
 from fedcraft.flower.messages.arrays import open_array
 from fedcraft.secure.agreement import Message, Transcript
-from fedcraft.secure.primitives import digest
+from fedcraft.secure.primitives import as_array
 
 SAID: Final = "secure-said"  # a record that all clients get alike
 MINE: Final = "secure-mine"  # one for this client
 ANSWER: Final = "secure-answer"
 STAGE: Final = "secure-stage"
 QUERY: Final = "secure"
-_OWN = (keys.LAST, keys.KEEP)  # settings about one client's state
+# May differ by client: the records of the stage itself, and what is about the client's own state.
+_OWN_RECORDS = (SAID, MINE, keys.INITIAL)
+_OWN_SETTINGS = (keys.LAST, keys.KEEP)
 
 
 def pack(message: Message) -> ArrayRecord:
@@ -39,13 +42,23 @@ def answer_of(content: RecordDict) -> dict[str, Any]:
     return unpack(content.array_records[ANSWER])
 
 
-def request_digest(model: ArrayRecord, content: RecordDict) -> bytes:
-    """A hash of a model's arrays and of all settings, the same for all clients of a round.
+def request_digest(content: RecordDict) -> bytes:
+    """A hash of all records and settings of a request to train that clients must be given alike.
 
-    A server that gave all clients but one a rate of zero would see the one update in the sum.
+    A server that gave all clients but one a rate of zero would see the one update in the sum. Order
+    counts: of two settings with one name the later one holds.
     """
-    config = ChainMap(*(dict(record) for record in content.config_records.values()))
     heard = Transcript()
-    heard.add("model", {name: open_array(array) for name, array in model.items()})
-    alike = sorted((name, value) for name, value in config.items() if name not in _OWN)
-    return digest(heard.value, repr(alike).encode())
+    for name, record in content.items():
+        if name not in _OWN_RECORDS:
+            heard.add(f"{type(record).__name__} {name}", _fields(record))
+    return heard.value
+
+
+def _fields(record: ArrayRecord | ConfigRecord | MetricRecord) -> dict[str, NDArray[Any]]:
+    """Arrays as they are, and settings as JSON: a ``repr`` may change when it is sent."""
+    if isinstance(record, ArrayRecord):
+        return {name: open_array(array) for name, array in record.items()}
+    alike = {name: value for name, value in record.items() if name not in _OWN_SETTINGS}
+    text = json.dumps(alike, sort_keys=True, default=lambda value: {"bytes": value.hex()})
+    return {"settings": as_array(text.encode())}

@@ -103,7 +103,7 @@ class SecureRounds:
         occasion = digest(self._state.run_key.encode(), number.to_bytes(8, "little"))
         nodes = [message.metadata.dst_node_id for message in messages]
         sizes = self._state.wire.layout.sizes
-        model = wire.request_digest(self._state.broadcast, messages[0].content)
+        model = wire.request_digest(messages[0].content)
         try:
             round = MaskedRound(
                 exchange, nodes, sizes, self._options, occasion=occasion, model=model
