@@ -82,26 +82,25 @@ def results_table(records: list[Record]) -> str:
     """One row per app: the mean accuracy over its seeds, and the gain with its standard error."""
     rows = []
     for kind in APPS:
-        found = {
-            name: [_last(records, kind, name, seed) for seed in kind.seeds] for name in STRATEGIES
-        }
-        before, after = found["FedAvg"], found["Strategy()"]
-        gains = np.array([b - a for a, b in zip(before, after, strict=True)])
-        if np.isnan(gains).any():
+        last = {name: _last(records, kind, name) for name in STRATEGIES}
+        seeds = sorted(set.intersection(*(set(scores) for scores in last.values())))
+        if not seeds:
             continue
+        found = {name: [scores[seed] for seed in seeds] for name, scores in last.items()}
+        gains = np.subtract(found["Strategy()"], found["FedAvg"])
         mark = "**" if gains.mean() < TOLERATED else ""
         error = gains.std(ddof=1) / np.sqrt(len(gains))
-        means = [float(np.mean(values)) for values in found.values()]
-        shown = ["" if np.isnan(mean) else f"{mean:.3f}" for mean in means]
+        shown = [f"{np.mean(values):.3f}" for values in found.values()]
         gain = f"{mark}{gains.mean():+.3f}{mark} ± {error:.3f}"
-        rows.append([kind.about, kind.clients, kind.rounds, len(kind.seeds), *shown, gain])
+        rows.append([kind.about, kind.clients, kind.rounds, len(seeds), *shown, gain])
     heads = ["app", "clients", "rounds", "seeds", *(f"`{name}`" for name in STRATEGIES), "gain"]
     return f"{table(heads, rows)}\n\n{LEGEND}"
 
 
-def _last(records: list[Record], kind: type[App], strategy: str, seed: int) -> float:
-    key = {"app": kind.name, "strategy": strategy, "seed": seed}
-    return next((r["accuracies"][-1] for r in records if key.items() <= r.items()), np.nan)
+def _last(records: list[Record], kind: type[App], strategy: str) -> dict[int, float]:
+    """The accuracy after the last round by seed."""
+    key = {"app": kind.name, "strategy": strategy}
+    return {r["seed"]: r["accuracies"][-1] for r in records if key.items() <= r.items()}
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ import json
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from time import thread_time
 from typing import Any
 
 import torch
@@ -101,7 +102,7 @@ def measure_case(sizes: list[int], clients: int, seconds: float) -> dict[str, di
             "certified": round_of(chosen, updates, sizes, certify=True),
             "bare": round_of(chosen, updates, sizes, certify=False),
         }
-        results[title] = measure(columns, seconds)
+        results[title] = measure(columns, seconds, thread_time)
     return results
 
 

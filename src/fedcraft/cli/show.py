@@ -132,7 +132,7 @@ def _verdict(path: Path, damages: Sequence[Damage]) -> str:
     if damages:
         return "damaged: " + "; ".join(f"{file} {problem}" for file, problem in damages)
     if not is_sealed(path):
-        return "no checksums: it was written by fedcraft 0.1.0, or has not started"
+        return "no checksums: it has not started, or an early version wrote it"
     tails = unconfirmed(path)
     listed = ", ".join(f"{size} bytes of {name}" for name, size in tails.items())
     return f"intact; not confirmed: {listed}" if tails else "intact"

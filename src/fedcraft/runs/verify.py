@@ -38,7 +38,7 @@ def run_directories(folder: Path) -> list[Path]:
 
 
 def is_sealed(directory: Path) -> bool:
-    """Tell whether a run has a seal; those of fedcraft 0.1.0 have none."""
+    """Tell whether a run has a seal; those of early versions have none."""
     return (directory / SEAL_FILE).exists()
 
 
