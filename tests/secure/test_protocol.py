@@ -89,6 +89,17 @@ def test_clients_lost_at_any_stage_do_not_spoil_the_round(stage, lost):
     assert exchange.gone == lost
 
 
+def test_a_client_lost_in_the_only_sum_does_not_shorten_the_step():
+    """Weights count over the clients that remain."""
+    rows, options = updates(), Secure(most_share=1.0, sketch=0, bound=20.0, precision=1e-5)
+    round, _ = secure_round(rows, options, losses={"sum": {1}})
+    step = aggregate_secretly(aggregator("average"), secret(round, options))
+    kept = [i for i in CLIENTS if i != 1]
+    weights = [1.0 + i for i in kept]
+    plain = aggregator("average").aggregate(rows[kept], weights=weights, layers=list(SIZES))
+    assert torch.allclose(step.direction, plain.direction, atol=1e-4)
+
+
 def test_masks_of_lost_clients_are_taken_out_exactly():
     rows = updates()
     round, _ = secure_round(rows, losses={"sum": {2, 5}})

@@ -130,8 +130,8 @@ class SecretProducts:
     ) -> tuple[Tensor, Tensor]:
         """Return factors on the known sums, and the coefficients of one more for the rest.
 
-        The rest is zero if it is negligible, or if a new sum would reveal too much. Then the known
-        sums alone come as close as they can.
+        The rest is zero if it is negligible, if a new sum would reveal too much, or if clients were
+        lost in the last sum that is allowed. Then the known sums alone come as close as they can.
         """
         earlier = [known.coefficients[layer, list(rows)] for known in self.known]
         columns = torch.stack(earlier, 1) if earlier else wanted.new_zeros(len(wanted), 0)
@@ -140,6 +140,8 @@ class SecretProducts:
         length = float(_lengths(estimate, wanted))
         if float(_lengths(estimate, rest)) <= _NEGLIGIBLE * length:
             return factors, torch.zeros_like(rest)
+        if self.lost and self.left == 0:
+            return _closest(columns, wanted, estimate), torch.zeros_like(rest)
         share = largest_share(torch.cat([columns, rest.unsqueeze(1)], 1).T.numpy())
         most = self._options.most_share * (1 - 1e-9)  # clients may round it differently
         if self._options.most_share == 1 or share <= most:
@@ -174,7 +176,7 @@ class SecretProducts:
         self.lost |= gone
         wide[:, [row for row in range(wide.shape[1]) if row not in arrived]] = 0
         self._learn(wide, vector, arrived)
-        if first and gone and self.left:
+        if first and gone:
             raise ClientsLost(gone)
 
     def _learn(self, coefficients: Tensor, vector: Tensor, rows: Sequence[int]) -> None:
