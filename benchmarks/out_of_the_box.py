@@ -37,7 +37,7 @@ deviation over the seeds, **bold** where it is below -.01. Breast cancer and win
 14: they began with 5 to 7 like digits, and seven were added after a look at those, because one
 sample of wine's test part is .011 of the mean. Their worst tenth is one or two clients with few
 test samples. "All of 8" has eight clients, each of which takes part in every round. FEMNIST has
-seeds 77 and 78; CIFAR-10, where it is shown, has 77 to 79."""
+seeds 77 and 78, and CIFAR-10 seed 77."""
 
 Record = dict[str, Any]
 Floats = NDArray[np.float64]
@@ -91,7 +91,7 @@ def settings() -> Iterator[Setting]:
             for rate in (0.1, 0.5):
                 yield Setting(name, split, rate, many, {**data, **keys})
     yield Setting("FEMNIST", "writers", 0.05, (77, 78), {"dataset": "femnist"})
-    yield Setting("CIFAR-10 & CNN", "Dirichlet 0.1", 0.1, (77, 78, 79), {"dataset": "cifar10"})
+    yield Setting("CIFAR-10 & CNN", "Dirichlet 0.1", 0.1, (77,), {"dataset": "cifar10"})
 
 
 def _splits(min_size: int) -> tuple[tuple[str, dict[str, Any]], ...]:

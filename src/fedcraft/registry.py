@@ -1,4 +1,4 @@
-"""Builds parts from a name, import path, class or object; suggests similar names."""
+"""Builds parts from a name, import path, class or object; suggests names; optional modules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fedcraft.errors import FedcraftError, InputError, require_numbers
+from fedcraft.errors import FedcraftError, InputError, MissingExtraError, require_numbers
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -88,3 +88,14 @@ def find(what: str, table: Mapping[str, str], name: str) -> Any:
             f"{what}: {name!r} cannot be imported from here ({error}); expected "
             "package.module:Name of something on the Python path."
         ) from error
+
+
+def optional(module: str, extra: str, package: str = "") -> Any:
+    """Return a module that comes with an extra; the error for a missing one names the extra.
+
+    ``package`` is what pip calls it, if that is not the first part of the module's name.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(package or module.partition(".")[0], extra) from error

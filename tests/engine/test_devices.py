@@ -72,7 +72,7 @@ def network():
     return nn.Sequential(nn.Linear(64, 12), nn.ReLU(), nn.Dropout(0.2), nn.Linear(12, 10))
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedprox", "ditto", "fedrep", "perfedavg"])
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "ditto", "fedrep", "perfedavg", "scaffold"])
 def test_every_product_of_a_client_is_on_the_device(
     name, federation, network, settings, monkeypatch
 ):

@@ -65,8 +65,10 @@ def evaluate(message: Message, context: Context) -> Message:
 def _blocks() -> tuple[str, str]:
     """Return the server app of the documentation before and after the change."""
     text = DOCS.read_text(encoding="utf-8")
-    before, after = re.findall(r"```python\n(# server_app\.py.*?)```", text, flags=re.DOTALL)[:2]
-    return before, after
+    (diff,) = re.findall(r"```diff\n( # server_app\.py.*?)```", text, flags=re.DOTALL)
+    lines = [(line[:1], line[1:]) for line in diff.splitlines()]
+    before, after = ([line for mark, line in lines if mark != other] for other in "+-")
+    return "\n".join(before), "\n".join(after)
 
 
 def _main(source: str) -> Callable[..., None]:

@@ -32,20 +32,33 @@ def _fail():
     raise RuntimeError("the power is gone")
 
 
+@pytest.fixture
+def torn(federation, model, tmp_path, same_run):
+    """Train to the end in ``whole``, and up to a failure in ``torn``; return how to resume it."""
+
+    def tear(name, choice, last):
+        def start(folder, **options):
+            return run(method(name), federation, model, choice, tmp_path / folder, **options)
+
+        def resume():
+            result = start("torn", resume=True)
+            same_run(tmp_path / "torn", tmp_path / "whole")
+            return result
+
+        start("whole")
+        with pytest.raises(RuntimeError, match="power"):
+            start("torn", callbacks=[_At(last, _fail)])
+        return resume
+
+    return tear
+
+
 @pytest.mark.parametrize("executor", ["serial", "processes"])
 @pytest.mark.parametrize("name", ["craft", "ditto+craft", "fedfv", "afl", "fedadam", "scaffold"])
-def test_a_resumed_run_ends_like_an_uninterrupted_one(
-    name, executor, federation, model, settings, tmp_path, same_run
-):
-    choice = settings(rounds=7, executor=executor, workers=2)
-    run(method(name), federation, model, choice, tmp_path / "whole")
-    with pytest.raises(RuntimeError, match="power"):
-        run(method(name), federation, model, choice, tmp_path / "torn", callbacks=[_At(5, _fail)])
+def test_a_resumed_run_ends_like_an_uninterrupted_one(name, executor, settings, torn):
+    resume = torn(name, settings(rounds=7, executor=executor, workers=2), 5)
 
-    result = run(method(name), federation, model, choice, tmp_path / "torn", resume=True)
-
-    assert [row["round"] for row in result.metrics] == [1, 2, 3, 4, 5, 6, 7]
-    same_run(tmp_path / "torn", tmp_path / "whole")
+    assert [row["round"] for row in resume().metrics] == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_client_states_on_disk_resume_like_those_in_memory(
@@ -110,50 +123,24 @@ def test_room_is_made_before_a_resumed_run_writes_anything(
     assert sorted((tmp_path / "states").iterdir()) == kept
 
 
-def test_a_run_killed_before_its_first_checkpoint_starts_again(
-    federation, model, settings, tmp_path, same_run
-):
-    choice = settings(rounds=3, checkpoint_every=0)
-    run(method("craft"), federation, model, choice, tmp_path / "whole")
-    with pytest.raises(RuntimeError):
-        run(
-            method("craft"), federation, model, choice, tmp_path / "torn", callbacks=[_At(2, _fail)]
-        )
-    run(method("craft"), federation, model, choice, tmp_path / "torn", resume=True)
-
-    same_run(tmp_path / "torn", tmp_path / "whole")
+def test_a_run_killed_before_its_first_checkpoint_starts_again(settings, torn):
+    torn("craft", settings(rounds=3, checkpoint_every=0), 2)()
 
 
-def test_a_damaged_newest_checkpoint_costs_rounds_but_no_bits(
-    federation, model, settings, tmp_path, same_run
-):
-    choice = settings(rounds=6)
-    run(method("craft"), federation, model, choice, tmp_path / "whole")
-    with pytest.raises(RuntimeError):
-        run(
-            method("craft"), federation, model, choice, tmp_path / "torn", callbacks=[_At(5, _fail)]
-        )
+def test_a_damaged_newest_checkpoint_costs_rounds_but_no_bits(settings, torn, tmp_path):
+    resume = torn("craft", settings(rounds=6), 5)
     (tmp_path / "torn/checkpoints/round-000004/state.safetensors").write_bytes(b"no")
 
     with pytest.warns(UserWarning, match=r"round-000004.*damaged"):
-        run(method("craft"), federation, model, choice, tmp_path / "torn", resume=True)
-    same_run(tmp_path / "torn", tmp_path / "whole")
+        resume()
 
 
-def test_a_lost_client_state_sends_the_run_back_one_checkpoint(
-    federation, model, settings, tmp_path, same_run
-):
-    choice = settings(rounds=6)
-    run(method("ditto"), federation, model, choice, tmp_path / "whole")
-    with pytest.raises(RuntimeError):
-        run(
-            method("ditto"), federation, model, choice, tmp_path / "torn", callbacks=[_At(5, _fail)]
-        )
+def test_a_lost_client_state_sends_the_run_back_one_checkpoint(settings, torn, tmp_path):
+    resume = torn("ditto", settings(rounds=6), 5)
     next((tmp_path / "torn/states").glob("*round-0000004*")).unlink()
 
     with pytest.warns(UserWarning, match="is lost"):
-        run(method("ditto"), federation, model, choice, tmp_path / "torn", resume=True)
-    same_run(tmp_path / "torn", tmp_path / "whole")
+        resume()
 
 
 def test_a_finished_run_can_be_continued(federation, model, settings, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import re
 import shutil
@@ -10,7 +9,6 @@ import tomllib
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pandas as pd
 import pytest
@@ -27,20 +25,10 @@ from fedcraft.studies.reproduce import Reproduction, from_results, rerun
 from fedcraft.studies.results import beside_published, collect, rank_correlation, stored
 from fedcraft.studies.run import run
 from fedcraft.studies.sweep import SweepResult
+from tests.studies.conftest import write_result
 
 ROOT = Path(__file__).parents[2]
 METHODS = ["fedavg", "fedavgm", "craft"]
-
-
-def _makers() -> ModuleType:
-    path = Path(__file__).with_name("conftest.py")
-    spec = importlib.util.spec_from_file_location("made_results", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-write_result = _makers().write_result
 
 
 @pytest.fixture(scope="module")

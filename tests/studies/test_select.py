@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,19 +15,9 @@ from fedcraft.studies.estimate import estimate
 from fedcraft.studies.plan import Plan
 from fedcraft.studies.results import collect, stored
 from fedcraft.studies.sweep import SweepResult, repeat_best
+from tests.studies.conftest import write_result
 
 LOST = {"state": "stopped", "reason": "not finite: client 3"}
-
-
-def _made_results() -> ModuleType:
-    path = Path(__file__).with_name("conftest.py")
-    spec = importlib.util.spec_from_file_location("made_results", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-write_result = _made_results().write_result
 
 
 @pytest.fixture

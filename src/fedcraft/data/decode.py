@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcraft.data.schemas import Schema
-from fedcraft.errors import DataError, MissingExtraError
+from fedcraft.errors import DataError
+from fedcraft.registry import optional
 
 _ROWS = 1000
 
@@ -25,14 +25,6 @@ class Arrays(NamedTuple):
     labels: NDArray[np.int64]
     owners: NDArray[np.int64] | None
     owner_names: tuple[str, ...]
-
-
-def optional(module: str, package: str) -> Any:
-    """Return a module of the extra ``data``; the error for a missing one names the extra."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise MissingExtraError(package, "data") from error
 
 
 def decode(files: list[Path], schema: Schema) -> Arrays:
@@ -68,7 +60,7 @@ def decode_image(data: bytes | None, shape: tuple[int, ...]) -> NDArray[np.uint8
     """Return one encoded image as (channels, height, width), which must be ``shape``."""
     if data is None:
         raise ValueError("the image is null")
-    image = optional("PIL.Image", "pillow").open(io.BytesIO(data))
+    image = optional("PIL.Image", "data", "pillow").open(io.BytesIO(data))
     mode = "L" if shape[0] == 1 else "RGB"
     pixels = np.asarray(image if image.mode == mode else image.convert(mode))
     planes = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
@@ -80,7 +72,7 @@ def decode_image(data: bytes | None, shape: tuple[int, ...]) -> NDArray[np.uint8
 @contextmanager
 def _readable(file: Path) -> Iterator[None]:
     """Turn the errors of a missing or damaged Parquet file into a ``DataError``."""
-    arrow = optional("pyarrow", "pyarrow")
+    arrow = optional("pyarrow", "data")
     try:
         yield
     except FileNotFoundError as error:
@@ -91,7 +83,7 @@ def _readable(file: Path) -> Iterator[None]:
 
 def _open(file: Path, schema: Schema) -> Any:
     with _readable(file):
-        table = optional("pyarrow.parquet", "pyarrow").ParquetFile(file)
+        table = optional("pyarrow.parquet", "data").ParquetFile(file)
     missing = [name for name in schema.columns if name not in table.schema_arrow.names]
     if missing:
         raise DataError(
@@ -102,7 +94,7 @@ def _open(file: Path, schema: Schema) -> Any:
 
 
 def _labels(file: Path, column: Any, start: int) -> NDArray[np.int64]:
-    if column.null_count or not optional("pyarrow.types", "pyarrow").is_integer(column.type):
+    if column.null_count or not optional("pyarrow.types", "data").is_integer(column.type):
         raise DataError(
             f"{file}: labels must be integers without nulls, but rows {start}.. hold {column.type}"
             f" with {column.null_count} nulls"
@@ -111,7 +103,7 @@ def _labels(file: Path, column: Any, start: int) -> NDArray[np.int64]:
 
 
 def _fill(target: NDArray[np.uint8], column: Any, file: Path, start: int) -> None:
-    struct = optional("pyarrow.types", "pyarrow").is_struct(column.type)
+    struct = optional("pyarrow.types", "data").is_struct(column.type)
     if not struct or column.type.get_field_index("bytes") < 0:
         raise DataError(f"{file}: images must be a struct with 'bytes', but are {column.type}")
     shape = target.shape[1:]

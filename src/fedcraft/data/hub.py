@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 from fedcraft.data.schemas import SCHEMAS, Schema
-from fedcraft.errors import DataError, MissingExtraError
+from fedcraft.errors import DataError
+from fedcraft.registry import optional
 
 _YES = {"1", "on", "true", "yes"}
 _NAME_IT = "name it by data_root (root= of fedcraft.data.load) or FEDCRAFT_DATA"
@@ -96,12 +97,9 @@ def _complete(schema: Schema, folder: Path) -> list[Path]:
 
 
 def _download(schema: Schema, missing: str) -> Path:
+    hub = optional("huggingface_hub", "data")
     try:
-        from huggingface_hub import snapshot_download
-    except ImportError as error:
-        raise MissingExtraError("huggingface_hub", "data") from error
-    try:
-        snapshot = snapshot_download(
+        snapshot = hub.snapshot_download(
             schema.repository, repo_type="dataset", allow_patterns=[f"{schema.folder}/*.parquet"]
         )
     except Exception as error:  # the Hub's client has no common base class for what can go wrong

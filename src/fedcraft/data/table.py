@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcraft.data.dataset import Dataset, count_missing, from_arrays
-from fedcraft.data.decode import optional
 from fedcraft.errors import DataError, require_data
+from fedcraft.registry import optional
 
 TABLES = (".parquet", ".csv")
 
@@ -58,7 +58,7 @@ def _from_frame(frame: Any) -> Any:
     if hasattr(frame, "to_arrow"):
         return frame.to_arrow()
     _require_once(Path("the data frame"), list(frame.columns))
-    return optional("pyarrow", "pyarrow").Table.from_pandas(frame, preserve_index=False)
+    return optional("pyarrow", "data").Table.from_pandas(frame, preserve_index=False)
 
 
 def owners_in(path: str | Path, client: str) -> int:
@@ -73,8 +73,8 @@ def _read(file: Path) -> Any:
     require_data(file.suffix in TABLES, "path", f"a name that ends in one of {TABLES}", str(file))
     if not file.is_file():
         raise DataError(f"{file} does not exist")
-    arrow = optional("pyarrow", "pyarrow")
-    reader = optional(f"pyarrow.{file.suffix[1:]}", "pyarrow")
+    arrow = optional("pyarrow", "data")
+    reader = optional(f"pyarrow.{file.suffix[1:]}", "data")
     read = reader.read_table if file.suffix == ".parquet" else reader.read_csv
     try:
         table = read(file)
@@ -176,7 +176,7 @@ def _features(file: Path, table: Any, names: list[str]) -> NDArray[Any]:
 
 
 def _is_nested(table: Any, name: str) -> bool:
-    return bool(optional("pyarrow.types", "pyarrow").is_nested(table.schema.field(name).type))
+    return bool(optional("pyarrow.types", "data").is_nested(table.schema.field(name).type))
 
 
 def _list_features(file: Path, table: Any, name: str) -> NDArray[Any]:

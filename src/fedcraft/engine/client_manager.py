@@ -176,10 +176,6 @@ class ClientManager:
 
         return predict
 
-    def close(self) -> None:
-        """End the executor."""
-        self.executor.close()
-
     def _evaluate_samples(self, splits: tuple[str, ...], round_index: int) -> dict[str, Scores]:
         command = Command("evaluate", round_index, splits=splits)
         self.executor.run(command, range(len(self.job.shards(splits))))
@@ -187,16 +183,15 @@ class ClientManager:
 
     def _segment(self, split: str) -> Scores:
         part: Ragged = getattr(self.job.federation, split)
-        loss, correct = self.workspace.losses[split].numpy(), self.workspace.correct[split].numpy()
-        rows, count = part.rows, len(part)
-        sums = _sums(rows, loss, count), _sums(rows, correct, count)
-        return _means(np.arange(count), part.sizes, *sums)
+        samples = self.workspace.losses[split].numpy(), self.workspace.correct[split].numpy()
+        loss, correct = (np.bincount(part.rows, values, len(part)) for values in samples)
+        return _means(part.sizes, loss, correct)
 
     def _evaluate_clients(
         self, states: ClientStates, splits: tuple[str, ...], round_index: int, lr: float
     ) -> dict[str, Scores]:
-        personal = self.job.objective.personal
-        everybody = len(self.job.federation) if personal else self.job.federation.base_clients
+        federation, personal = self.job.federation, self.job.objective.personal
+        everybody = len(federation) if personal else federation.base_clients
         scores = np.zeros((everybody, len(SPLITS), 2))
         command = Command("personal", round_index, lr, splits=splits)
         for first in range(0, everybody, self.workspace.slots):
@@ -204,12 +199,8 @@ class ClientManager:
             self._assign_slots(clients, states)
             self.executor.run(command, self._longest_first(clients))
             scores[clients] = self.workspace.scores[: len(clients)]
-        return {split: self._scored(split, scores[:, SPLITS.index(split)]) for split in splits}
-
-    def _scored(self, split: str, sums: Floats) -> Scores:
-        part: Ragged = getattr(self.job.federation, split)
-        clients = np.arange(len(sums))
-        return _means(clients, part.sizes[clients % len(part)], sums[:, 0], sums[:, 1])
+        sizes = {split: np.resize(getattr(federation, split).sizes, everybody) for split in splits}
+        return {s: _means(sizes[s], *scores[:, SPLITS.index(s)].T) for s in splits}
 
     def _assign_slots(
         self,
@@ -227,16 +218,11 @@ class ClientManager:
         return order
 
 
-def _sums(owners: NDArray[np.int64], values: NDArray[Any], count: int) -> Floats:
-    return np.asarray(np.bincount(owners, weights=values.astype(np.float64), minlength=count))
-
-
-def _means(
-    clients: NDArray[np.int64], sizes: NDArray[np.int64], loss: Floats, correct: Floats
-) -> Scores:
-    tested = sizes > 0
-    counts = sizes[tested]
-    return Scores(clients[tested], loss[tested] / counts, correct[tested] / counts, counts)
+def _means(sizes: NDArray[np.int64], loss: NDArray[Any], correct: NDArray[Any]) -> Scores:
+    """Return the means of all clients that have samples, from their sums."""
+    clients = np.flatnonzero(sizes)
+    counts = sizes[clients]
+    return Scores(clients, loss[clients] / counts, correct[clients] / counts, counts)
 
 
 def _all_finite(content: Mapping[str, Tensor]) -> bool:

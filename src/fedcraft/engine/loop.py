@@ -28,8 +28,7 @@ from fedcraft.local.store import ClientStates
 from fedcraft.metrics.scores import Scores, summary
 from fedcraft.runs.writer import NullWriter
 
-__all__ = ["Loop", "TooFewClients"]
-
+_HELD_OUT = ("test", "validation")
 _START: Mapping[str, Any] = {"round": 0, "clients": [], "dropped": []}
 
 
@@ -77,7 +76,8 @@ class Loop:
 
     def evaluate(self) -> dict[str, Scores]:
         """Score all clients with the present model; nothing is written."""
-        return self._evaluate(self.server.output, self._splits())
+        splits = ("test", "train", "validation") if self.settings.evaluate_train_loss else _HELD_OUT
+        return self._evaluate(self.server.output, splits)
 
     def _evaluate(self, model: Tensor, splits: tuple[str, ...]) -> dict[str, Scores]:
         self.clients.broadcast(model, self.server.buffers)
@@ -122,8 +122,7 @@ class Loop:
         self._close_row(row, None)
 
     def _advance(self) -> None:
-        index = self.round
-        lr = self.settings.client_lr_at(index)
+        lr = self.settings.client_lr_at(self.round)
         try:
             reports = self._collect(lr)
             step = self._aggregate(reports.trained, lr)
@@ -136,14 +135,15 @@ class Loop:
             self.diverged = True
             self._stop_short(f"not finite: {error}")
             return
-        self.round, self.participation.memory = index + 1, reports.memory
+        self.round, self.participation.memory = self.round + 1, reports.memory
         row = self._row(reports, lr, step)
         self.reason = self.stopping.out_of_time() or self.participation.over() or ""
-        if self.settings.evaluates(self.round):
-            self._evaluate_into(row)
-        elif self.reason:
-            # Does not count towards patience: a run that continues would not have evaluated here.
+        planned = self.settings.evaluates(self.round)
+        if planned or self.reason:
             self._score_into(row)
+        # The others do not count towards patience: a run that continues would not have evaluated.
+        if planned and "mean" in row["evaluation"]:
+            self.reason = self.stopping.after_evaluation(row["evaluation"]["mean"]) or self.reason
         self._close_row(row, step.certificate)
 
     def _collect(self, lr: float) -> Reports:
@@ -210,19 +210,12 @@ class Loop:
             **step.row(),
         }
 
-    def _evaluate_into(self, row: dict[str, Any]) -> None:
-        """Evaluate theta_t, and check whether that ends the run."""
-        self._score_into(row)
-        mean = row["evaluation"].get("mean")
-        if mean is not None:
-            self.reason = self.stopping.after_evaluation(mean) or self.reason
-
     def _score_into(self, row: dict[str, Any]) -> None:
         with self._meter.phase("evaluate"):
             scores = self.evaluate()
             row["evaluation"] = summary(scores)
             if self.settings.model_average != "none":
-                last = self._evaluate(self.server.theta, ("test", "validation"))
+                last = self._evaluate(self.server.theta, _HELD_OUT)
                 row["evaluation_last"] = summary(last)
         row |= self._attack_row(row)
         self.writer.add_scores(self.round, scores)
@@ -260,10 +253,6 @@ class Loop:
         split_hash = self.clients.job.federation.split_hash
         state = {**self.state_dict(), "split_hash": split_hash, **self.extra}
         self.writer.save_checkpoint(state, self.states)
-
-    def _splits(self) -> tuple[str, ...]:
-        wanted = ("test", "train", "validation")
-        return wanted if self.settings.evaluate_train_loss else ("test", "validation")
 
 
 def write_round(

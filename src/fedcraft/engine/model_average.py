@@ -23,7 +23,7 @@ _GAMMA = 8
 
 
 class ModelAverage:
-    """A running average; with ``start`` theta_0 counts as one iterate.
+    """A running average.
 
     >>> import torch
     >>> average = ModelAverage("mean")
@@ -31,10 +31,10 @@ class ModelAverage:
     (tensor([1.]), tensor([2.]))
     """
 
-    def __init__(self, kind: AverageKind, start: Tensor | None = None) -> None:
+    def __init__(self, kind: AverageKind) -> None:
         self.kind = kind
-        self.count = 0 if start is None else 1
-        self.mean = None if start is None else start.clone()
+        self.count = 0
+        self.mean: Tensor | None = None
 
     def update(self, theta: Tensor) -> Tensor:
         """Add theta to the average and return it."""

@@ -39,20 +39,16 @@ class ServerStep:
 
     def row(self) -> dict[str, Any]:
         """Return the part of a round's row that is about the step."""
-        certificate = self.certificate
-        conflicts = None if certificate is None else certificate.conflicts()
-        left_out = [] if certificate is None else list(certificate.left_out)
-        guarded = {"left_out": left_out} if left_out else {}
-        length = {} if self.length is None else {"step_length": self.length}
-        secure = {} if self.secure is None else {"secure": self.secure}
-        return {
-            "conflicts": conflicts,
-            "update_norm": self.update_norm,
-            **guarded,
-            **length,
-            **secure,
-            **self.privacy,
-        }
+        row: dict[str, Any] = {"conflicts": None, "update_norm": self.update_norm}
+        if self.certificate is not None:
+            row["conflicts"] = self.certificate.conflicts()
+            if self.certificate.left_out:
+                row["left_out"] = list(self.certificate.left_out)
+        if self.length is not None:
+            row["step_length"] = self.length
+        if self.secure is not None:
+            row["secure"] = self.secure
+        return row | self.privacy
 
 
 class Server:
@@ -120,11 +116,16 @@ class Server:
     ) -> ServerStep:
         """Aggregate the cohort of round ``index`` and move theta: theta_{t+1} = theta_t - step."""
         before = self.snapshot()
-        server_lr = self.optimizer.lr * self.settings.server_rate_at(index)
-        rates, known = (client_lr, server_lr), (self.layout, self.population)
-        measured = self.settings.diagnoses(index + 1)
-        rounds = self.settings.rounds
-        context = RoundContext(self.start, index, rounds, *rates, *known, measures_clients=measured)
+        context = RoundContext(
+            theta=self.start,
+            index=index,
+            rounds=self.settings.rounds,
+            client_lr=client_lr,
+            server_lr=self.optimizer.lr * self.settings.server_rate_at(index),
+            layout=self.layout,
+            clients=self.population,
+            measures_clients=self.settings.diagnoses(index + 1),
+        )
         self.aggregator.context = self.optimizer.context = context
         try:
             return self._step(trained, context, losses_at)
@@ -230,6 +231,17 @@ class Server:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything the next round depends on."""
+        account = {} if self.private is None else {"privacy": self.private.state_dict()}
+        return {**self.snapshot(), **account}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a saved state."""
+        self.restore(state)
+        if self.private is not None:
+            self.private.load_state_dict(state.get("privacy"))
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what :meth:`restore` can undo: all but the account of what was released."""
         return {
             "theta": self.theta,
             "ahead": self.ahead,
@@ -237,33 +249,16 @@ class Server:
             "aggregator": self.aggregator.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
-            **({} if self.private is None else {"privacy": self.private.state_dict()}),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved state."""
-        self.theta, self.buffers = state["theta"], state["buffers"]
-        self.ahead = state.get("ahead")  # 0.1.0 had none
-        self.aggregator.load_state_dict(state["aggregator"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        if self.average is not None:
-            self.average.load_state_dict(state["average"])
-        if self.private is not None:
-            self.private.load_state_dict(state.get("privacy"))
-
-    def snapshot(self) -> tuple[Any, ...]:
-        """Return everything that a step changes, for :meth:`restore`."""
-        average = None if self.average is None else self.average.state_dict()
-        states = self.aggregator.state_dict(), self.optimizer.state_dict(), average
-        return (self.theta, self.ahead, self.buffers, *states)
-
-    def restore(self, before: tuple[Any, ...]) -> None:
+    def restore(self, before: Mapping[str, Any]) -> None:
         """Undo all changes since a snapshot."""
-        self.theta, self.ahead, self.buffers, aggregator, optimizer, average = before
-        self.aggregator.load_state_dict(aggregator)
-        self.optimizer.load_state_dict(optimizer)
+        self.theta, self.buffers = before["theta"], before["buffers"]
+        self.ahead = before.get("ahead")  # 0.1.0 had none
+        self.aggregator.load_state_dict(before["aggregator"])
+        self.optimizer.load_state_dict(before["optimizer"])
         if self.average is not None:
-            self.average.load_state_dict(average)
+            self.average.load_state_dict(before["average"])
 
 
 def refuse_buffers(averaged: Mapping[str, Tensor]) -> None:

@@ -16,7 +16,7 @@ from fedcraft.aggregators import Aggregator
 from fedcraft.attacks import Attack, Attackers
 from fedcraft.config.paths import at_home
 from fedcraft.config.settings import Settings
-from fedcraft.data import Federation, Tensors
+from fedcraft.data import Federation
 from fedcraft.engine.callbacks import Callback, Callbacks, RunInfo
 from fedcraft.engine.client_manager import ClientManager
 from fedcraft.engine.executors.choose import device_of, make_executor, precision_of, resolve
@@ -39,8 +39,6 @@ from fedcraft.models.probe import warn_of_python_state
 from fedcraft.runs.about import federation_files, layer_file
 from fedcraft.runs.writer import NullWriter, open_writer
 from fedcraft.updates import Layout
-
-__all__ = ["run"]
 
 ModelSource = nn.Module | Callable[[], nn.Module]
 ConfigText = Callable[[str], bytes]
@@ -91,7 +89,7 @@ def run(
         checkpoint = writer.find_checkpoint(_NEEDED) if resume else None
         setup.check(checkpoint)
         loop = setup.loop(writer, checkpoint, Callbacks(callbacks), stop_requested)
-        stack.callback(loop.clients.close)
+        stack.callback(loop.clients.executor.close)
         return setup.carry_out(loop)
 
 
@@ -106,8 +104,8 @@ class _Setup:
         settings: Settings,
         client_data: DataSource,
         config: ConfigText | None,
-        attack: Attack | None = None,
-        sampler: Sampler = draw_clients,
+        attack: Attack | None,
+        sampler: Sampler,
     ) -> None:
         if settings.look_ahead is None:
             settings = settings.but(look_ahead=method.look_ahead)
@@ -134,15 +132,16 @@ class _Setup:
             "model": model_id,
         }
         self.attackers: Attackers | None = None
+        tensors = federation.tensors()
         if attack is not None:
             self.attackers = Attackers.of(attack, len(federation), settings.seed)
-        buffers = {name: value.clone() for name, value in module.named_buffers()}
-        self.buffers = buffers or None
+            tensors = self.attackers.poisoned(tensors, federation)
+        self.buffers = {name: value.clone() for name, value in module.named_buffers()} or None
         self.job = Job(
             module=module,
             objective=self.objective,
             federation=federation,
-            tensors=self._tensors(),
+            tensors=tensors,
             epochs=settings.local_epochs,
             batch_size=settings.batch_size,
             seed=settings.seed,
@@ -204,7 +203,13 @@ class _Setup:
             self.job, workspace, executor, side_by_side=self.executor == "vectorized"
         )
         loop = Loop(
-            *(self.settings, clients, server, states, writer, callback, stop_requested),
+            self.settings,
+            clients,
+            server,
+            states,
+            writer,
+            callback,
+            stop_requested,
             self.participation,
         )
         loop.attackers = self.attackers
@@ -215,12 +220,6 @@ class _Setup:
             executor.close()
             raise
         return loop
-
-    def _tensors(self) -> Tensors:
-        honest = self.federation.tensors()
-        if self.attackers is None:
-            return honest
-        return self.attackers.poisoned(honest, self.federation)
 
     def _begin(self, loop: Loop, checkpoint: Mapping[str, Any] | None) -> None:
         if checkpoint is not None:

@@ -14,8 +14,6 @@ from torch import Tensor
 from fedcraft.errors import DataError
 from fedcraft.metrics.scores import Scores
 
-__all__ = ["TrainedModel"]
-
 
 @dataclass(frozen=True, eq=False)
 class TrainedModel:

@@ -39,7 +39,7 @@ class APFL(LocalObjective):
         self.alpha, self.adaptive = alpha, adaptive
 
     def _run(self, model: FlatModel, task: LocalTask) -> LocalResult:
-        own, share, losses = self._own(task).clone(), self._share(task), []
+        own, share, losses = task.kept(_PERSONAL, task.start()).clone(), self._share(task), []
         for number, batch in enumerate(task.batches()):
             shared = model.vector.clone()
             model.load(torch.lerp(shared, own, share))
@@ -56,11 +56,7 @@ class APFL(LocalObjective):
 
     def personal_vector(self, model: FlatModel, task: LocalTask) -> Tensor:
         """Return the mixture of the client's own model with the broadcast one."""
-        return torch.lerp(task.theta, self._own(task), self._share(task))
-
-    def _own(self, task: LocalTask) -> Tensor:
-        kept = task.kept(_PERSONAL)
-        return task.start() if kept is None else kept
+        return torch.lerp(task.theta, task.kept(_PERSONAL, task.start()), self._share(task))
 
     def _share(self, task: LocalTask) -> float:
         kept = task.kept(_SHARE)

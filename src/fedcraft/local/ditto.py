@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedcraft.errors import require
 from fedcraft.local import local_objective
 from fedcraft.local.descent import ProximalTerm, descend
-from fedcraft.local.objective import ClientState, LocalObjective, LocalResult, LocalTask
+from fedcraft.local.objective import LocalObjective, LocalResult, LocalTask, prefixed, unprefixed
 from fedcraft.models import FlatModel
 
 _PERSONAL = "personal"
@@ -53,12 +53,14 @@ class Ditto(LocalObjective):
         self.inner.check(module)
 
     def _run(self, model: FlatModel, task: LocalTask) -> LocalResult:
-        result = self.inner._run(model, replace(task, state=_inner_state(task.state)))
+        state = unprefixed(_INNER, task.state or {}) or None
+        result = self.inner._run(model, replace(task, state=state))
         trained, buffers = model.vector.clone(), model.buffers()
         personal = self._descend_personally(model, task)
         model.load(trained)
         model.load_buffers(buffers)
-        return replace(result, state=_outer_state(personal, result.state))
+        kept = {_PERSONAL: personal, **prefixed(_INNER, result.state or {})}
+        return replace(result, state=kept)
 
     def _descend_personally(self, model: FlatModel, task: LocalTask) -> Tensor:
         model.load(self.personal_vector(model, task))
@@ -68,8 +70,7 @@ class Ditto(LocalObjective):
 
     def personal_vector(self, model: FlatModel, task: LocalTask) -> Tensor:
         """Return v_i; theta_0 if the client has not taken part yet."""
-        kept = task.kept(_PERSONAL)
-        return task.start() if kept is None else kept
+        return task.kept(_PERSONAL, task.start())
 
 
 def _objective(
@@ -79,12 +80,3 @@ def _objective(
         return inner
     params = {"name": inner} if isinstance(inner, str) else dict(inner)
     return local_objective(**{**options, **params})
-
-
-def _outer_state(personal: Tensor, inner: ClientState | None) -> ClientState:
-    return {_PERSONAL: personal} | {_INNER + name: kept for name, kept in (inner or {}).items()}
-
-
-def _inner_state(state: ClientState | None) -> ClientState | None:
-    names = [name for name in state or {} if name.startswith(_INNER)]
-    return {name.removeprefix(_INNER): (state or {})[name] for name in names} or None

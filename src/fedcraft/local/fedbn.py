@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from fedcraft.errors import InputError
 from fedcraft.local.descent import descend
-from fedcraft.local.objective import LocalResult, LocalTask
+from fedcraft.local.objective import LocalResult, LocalTask, prefixed, unprefixed
 from fedcraft.local.sgd import PlainSGD
 from fedcraft.models.flat import FlatModel, trainable
 from fedcraft.updates.layout import NORMS
@@ -39,21 +39,15 @@ class FedBN(PlainSGD):
         mask = _norm_mask(model.module)
         model.load(self.personal_vector(model, task))
         done = descend(model, task.batches(), self.loss, task.lr, solver=self.solver)
-        own = {_NORMS: model.vector[mask]}
-        own |= {_BUFFER + name: value for name, value in model.buffers().items()}
+        own = {_NORMS: model.vector[mask], **prefixed(_BUFFER, model.buffers())}
         model.vector[mask] = task.theta[mask]
         return LocalResult(len(task.data), done.steps, done.train_loss, state=own)
 
     def personal_vector(self, model: FlatModel, task: LocalTask) -> Tensor:
         """Return theta_t with the client's norm layers, whose statistics are loaded into model."""
-        mask, kept = _norm_mask(model.module), task.kept(_NORMS)
-        vector = task.theta.clone()
-        vector[mask] = task.start()[mask] if kept is None else kept
-        statistics = {
-            name.removeprefix(_BUFFER): value
-            for name, value in (task.state or {}).items()
-            if name.startswith(_BUFFER)
-        }
+        mask, vector = _norm_mask(model.module), task.theta.clone()
+        vector[mask] = task.kept(_NORMS, task.start()[mask])
+        statistics = unprefixed(_BUFFER, task.state or {})
         if statistics:
             model.load_buffers(statistics)
         return vector

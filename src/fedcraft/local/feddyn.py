@@ -31,8 +31,7 @@ class FedDyn(LocalObjective):
         self.alpha = alpha
 
     def _run(self, model: FlatModel, task: LocalTask) -> LocalResult:
-        kept = task.kept(_GRADIENT)
-        linear = torch.zeros_like(task.theta) if kept is None else kept
+        linear = task.kept(_GRADIENT, torch.zeros_like(task.theta))
         pull = ProximalTerm(task.theta, self.alpha)
         done = descend(model, task.batches(), self.loss, task.lr, proximal=pull, shift=-linear)
         linear = linear - self.alpha * (model.vector - task.theta)

@@ -62,7 +62,7 @@ class FedRep(LocalObjective):
 
     def _run(self, model: FlatModel, task: LocalTask) -> LocalResult:
         split = _split(model.module, self.head)
-        model.vector[split.mask] = self._own_head(split, task)
+        model.vector[split.mask] = task.kept(_HEAD, task.start()[split.mask])
         body_epochs = task.epochs if self.body_epochs is None else self.body_epochs
         stream = task.batches(self.head_epochs + body_epochs)
         on_head = islice(stream, self.head_epochs * task.batches_per_epoch)
@@ -73,15 +73,11 @@ class FedRep(LocalObjective):
         model.vector[split.mask] = task.theta[split.mask]
         return LocalResult(len(task.data), done.steps, done.train_loss, state={_HEAD: own})
 
-    def _own_head(self, split: _Split, task: LocalTask) -> Tensor:
-        kept = task.kept(_HEAD)
-        return task.start()[split.mask] if kept is None else kept
-
     def personal_vector(self, model: FlatModel, task: LocalTask) -> Tensor:
         """Return the shared body with the client's own head (theta_0's before its first round)."""
         split = _split(model.module, self.head)
         vector = task.theta.clone()
-        vector[split.mask] = self._own_head(split, task)
+        vector[split.mask] = task.kept(_HEAD, task.start()[split.mask])
         return vector
 
 

@@ -46,8 +46,7 @@ class Moon(LocalObjective):
         _head(module)
 
     def _run(self, model: FlatModel, task: LocalTask) -> LocalResult:
-        kept = task.kept(_PREVIOUS)
-        fixed = [task.theta, task.theta if kept is None else kept]
+        fixed = [task.theta, task.kept(_PREVIOUS, task.theta)]
         losses = []
         seen: list[Tensor] = []
         hook = _head(model.module).register_forward_pre_hook(lambda _, args: seen.append(args[0]))

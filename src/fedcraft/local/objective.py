@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -29,6 +29,17 @@ ClientState = dict[str, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) -> mean over the batch
 
 _PART = 1000
+
+
+def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors with a prefix before their names, so that others can be kept beside them."""
+    return {prefix + name: tensor for name, tensor in tensors.items()}
+
+
+def unprefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors that :func:`prefixed` has named, by their own names."""
+    found = {name: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): tensor for name, tensor in found.items()}
 
 
 class SeedAddress(NamedTuple):
@@ -118,10 +129,14 @@ class LocalTask:
         """ceil(n_i / B): the last short batch is kept."""
         return -(-len(self.data) // self.batch_size)
 
-    def kept(self, name: str) -> Tensor | None:
-        """Return one tensor of the client's state, None in its first round."""
+    @overload
+    def kept(self, name: str) -> Tensor | None: ...
+    @overload
+    def kept(self, name: str, first: Tensor) -> Tensor: ...
+    def kept(self, name: str, first: Tensor | None = None) -> Tensor | None:
+        """Return one tensor of the client's state, ``first`` in its first round."""
         if self.state is None:
-            return None
+            return first
         if name not in self.state:
             raise StateError(
                 f"state of client {self.address.client}: expected {name!r}, found "

@@ -63,5 +63,4 @@ class PFedMe(LocalObjective):
 
     def personal_vector(self, model: FlatModel, task: LocalTask) -> Tensor:
         """Return v_i; theta_0 if the client has not taken part yet."""
-        kept = task.kept(_PERSONAL)
-        return task.start() if kept is None else kept
+        return task.kept(_PERSONAL, task.start())

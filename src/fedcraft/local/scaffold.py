@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from fedcraft.local.descent import descend
 from fedcraft.local.objective import LocalObjective, LocalResult, LocalTask
@@ -24,15 +23,10 @@ class Scaffold(LocalObjective):
     receives = frozenset({_CONTROL})
 
     def _run(self, model: FlatModel, task: LocalTask) -> LocalResult:
-        ours, theirs = self._controls(task)
+        zero = torch.zeros_like(task.theta)
+        ours, theirs = task.kept(_CONTROL, zero), task.sent.get(_CONTROL, zero)
         done = descend(model, task.batches(), self.loss, task.lr, shift=theirs - ours)
         path = done.steps * task.lr
         if path > 0:
             ours = ours - theirs + (task.theta - model.vector) / path
         return LocalResult(len(task.data), done.steps, done.train_loss, state={_CONTROL: ours})
-
-    @staticmethod
-    def _controls(task: LocalTask) -> tuple[Tensor, Tensor]:
-        kept, sent = task.kept(_CONTROL), task.sent.get(_CONTROL)
-        zero = torch.zeros_like(task.theta)
-        return zero if kept is None else kept, zero if sent is None else sent

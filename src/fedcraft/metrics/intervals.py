@@ -21,8 +21,6 @@ from scipy.special import ndtr, ndtri, stdtrit
 from fedcraft.errors import InputError
 from fedcraft.metrics.fairness import summarise
 
-__all__ = ["LEVEL", "RESAMPLES", "STATISTICS", "Interval", "Sample", "difference", "interval"]
-
 Values = NDArray[np.float64]
 
 LEVEL = 0.95

@@ -8,8 +8,6 @@ from collections.abc import Iterable
 
 from torch import nn
 
-__all__ = ["layer_names"]
-
 
 def layer_names(module: nn.Module, layers: Iterable[str]) -> dict[str, str]:
     """Return what to call each layer; paths that are numbers get the kind of module and its place.

@@ -8,8 +8,6 @@ from importlib.util import find_spec
 
 from fedcraft.errors import MissingExtraError
 
-__all__ = ["missing_package", "needs"]
-
 _PACKAGES = ("jinja2", "matplotlib", "pandas")
 
 

@@ -11,18 +11,6 @@ from fedcraft.runs import Run
 from fedcraft.runs.select import Entry, in_order
 from fedcraft.runs.summary import BASELINE
 
-__all__ = [
-    "BASELINE",
-    "COLOURS",
-    "DARK_COLOURS",
-    "OURS",
-    "Style",
-    "class_names",
-    "layer_title",
-    "style",
-    "styles",
-]
-
 OURS = "craft"
 
 # Okabe and Ito's palette, whose colours are distinct under common colour vision deficiencies.

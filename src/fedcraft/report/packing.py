@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = ["packed", "shares"]
-
 _KINDS = (np.uint8, np.uint16, np.uint32)
 _MISSING = {np.dtype(kind).itemsize: int(np.iinfo(kind).max) for kind in _KINDS}
 _STEPS = 10_000

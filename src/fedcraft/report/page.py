@@ -36,8 +36,6 @@ from fedcraft.runs.summary import (
 with needs("jinja2"):
     import jinja2
 
-__all__ = ["page", "waiting_page", "write_page"]
-
 _CHARTS = {
     "convergence": sections.convergence,
     "distribution": sections.distribution,

@@ -31,8 +31,6 @@ from fedcraft.runs.summary import (
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["render", "summary"]
-
 Rows = Sequence[Mapping[str, Any]]
 Column = tuple[str, Metric]
 """The key of a column and the metric that it is about: ``mean_reference`` is about the mean."""
@@ -151,10 +149,18 @@ class _Part:
         return [(key, m) for key, m in keys if any(key in row for row in known)]
 
     @property
-    def baseline(self) -> str:
-        """The label of the method that the others are compared with."""
-        name = self.rows[0].get("baseline")
-        return next((str(row["label"]) for row in self.rows if row["method"] == name), "")
+    def headings(self) -> list[str]:
+        """The headings of the columns."""
+        return [self._heading(key, metric) for key, metric in self.columns]
+
+    def _heading(self, key: str, metric: Metric) -> str:
+        if key.endswith(_PUBLISHED):
+            return f"{metric.heading} (published)"
+        if key.endswith(_GAIN):
+            baseline = self.rows[0].get("baseline")
+            labels = (str(row["label"]) for row in self.rows if row["method"] == baseline)
+            return f"{metric.heading} − {next(labels, '')}"
+        return f"{metric.heading} {'↑' if metric.higher_is_better else '↓'}"
 
     @property
     def note(self) -> str:
@@ -221,7 +227,7 @@ def _latex_mark(text: str, place: int, beside: str) -> str:
 
 
 def _markdown_block(title: str, part: _Part) -> str:
-    heads = [*map(_markdown_text, ["Method", *_headings(part, "↑", "↓"), "Rounds"])]
+    heads = [*map(_markdown_text, ["Method", *part.headings, "Rounds"])]
     lines = [
         [_markdown_label(row), *cells, str(row["rounds"])]
         for row, cells in zip(part.rows, part.grid(_markdown_mark), strict=True)
@@ -238,18 +244,6 @@ def _markdown_text(text: str) -> str:
 
 def _markdown_label(row: Mapping[str, Any]) -> str:
     return _markdown_text(row["label"]) + (" (diverged)" if row["diverged"] else "")
-
-
-def _headings(part: _Part, up: str, down: str) -> list[str]:
-    return [_heading(key, metric, part.baseline, up, down) for key, metric in part.columns]
-
-
-def _heading(key: str, metric: Metric, baseline: str, up: str, down: str) -> str:
-    if key.endswith(_PUBLISHED):
-        return f"{metric.heading} (published)"
-    if key.endswith(_GAIN):
-        return f"{metric.heading} − {baseline}"
-    return f"{metric.heading} {up if metric.higher_is_better else down}"
 
 
 def _latex_label(label: str, method: str, parts: Mapping[str, _Part]) -> str:
@@ -292,5 +286,5 @@ def _latex_head(parts: Mapping[str, _Part]) -> list[str]:
 
 def _latex_headings(part: _Part) -> list[str]:
     arrows = {"↑": r"($\uparrow$)", "↓": r"($\downarrow$)", "−": "$-$"}
-    heads = [_escaped(head, _LATEX_SPECIAL) for head in _headings(part, "↑", "↓")]
+    heads = [_escaped(head, _LATEX_SPECIAL) for head in part.headings]
     return ["".join(arrows.get(character, character) for character in head) for head in heads]

@@ -16,8 +16,6 @@ from fedcraft.runs.select import Setting
 with needs("pandas"):
     import pandas as pd
 
-__all__ = ["curve", "mean_seconds", "plain", "thin"]
-
 _MOST_POINTS = 300
 PHASES = ("train", "aggregate", "evaluate", "idle")
 

@@ -10,8 +10,6 @@ from fedcraft.report.series import curve
 from fedcraft.runs.select import Problem
 from fedcraft.runs.summary import METRICS, Metric, gain, marks, note, one_seed, rivals
 
-__all__ = ["verdict"]
-
 _MOST_NAMES = 3
 _MEAN, _WORST = (metric for metric in METRICS if metric.key in ("mean", "worst10"))
 

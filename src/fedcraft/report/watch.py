@@ -22,8 +22,6 @@ from fedcraft.report.page import page, waiting_page
 from fedcraft.runs import Run
 from fedcraft.runs.find import run_folders, runs_in
 
-__all__ = ["LivePage", "Snapshot", "serve"]
-
 LOOPBACK = "127.0.0.1"
 _PORT = 8420
 _READ = {".toml", ".json", ".jsonl", ".csv", ".txt"}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import os
 import platform
@@ -19,6 +17,7 @@ import torch
 from torch.nn import functional
 
 from fedcraft.data import Federation
+from fedcraft.runs.tables import csv_text
 
 _PROCESSOR = ("processor", "torch_capability", "arithmetic")
 
@@ -83,11 +82,9 @@ def layer_file(names: Mapping[str, str]) -> dict[str, bytes]:
 def _labels(federation: Federation) -> bytes:
     counts = federation.virtual(federation.base_clients).label_counts()
     clients, labels = np.nonzero(counts)
-    triples = zip(clients.tolist(), labels.tolist(), counts[clients, labels], strict=True)
-    return ("client,label,count\n" + "".join(f"{c},{k},{n}\n" for c, k, n in triples)).encode()
+    triples = zip(clients, labels, counts[clients, labels], strict=True)
+    return csv_text([("client", "label", "count"), *triples]).encode()
 
 
 def _named(key: str, names: Iterable[tuple[object, str]]) -> bytes:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([(key, "name"), *names])
-    return text.getvalue().encode()
+    return csv_text([(key, "name"), *names]).encode()

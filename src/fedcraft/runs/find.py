@@ -12,8 +12,6 @@ from fedcraft.runs.directory import CONFIG_FILE
 from fedcraft.runs.run import Run
 from fedcraft.runs.study import Study, is_study
 
-__all__ = ["find_runs", "run_folders", "runs_in"]
-
 _NOT_RUNS = {"checkpoints", "states", ".git", "__pycache__"}
 
 

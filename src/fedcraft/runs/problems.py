@@ -9,8 +9,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["fingerprint", "flatten", "problem_of", "title"]
-
 _KEYS = (
     *("dataset", "model", "clients", "clients_per_round", "partition", "alpha", "min_size"),
     *("shards_per_client", "max_samples", "samples", "train_fraction", "validation_fraction"),

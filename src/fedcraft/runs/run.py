@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from fedcraft.config.schema import Config, names_another
 from fedcraft.config.toml import CONFIG_FILE, checked
-from fedcraft.errors import ConfigError, DataError, MissingExtraError
+from fedcraft.errors import ConfigError, DataError
 from fedcraft.methods import mixture_name
+from fedcraft.registry import optional
 from fedcraft.runs.source import DirectorySource, RunSource
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from torch import Tensor
-
-__all__ = ["Run", "load_pandas"]
 
 _DIVERGED = "not finite"
 """Start of the reason of a diverged run in fedcraft 0.1.0, which had no status field for it."""
@@ -256,10 +255,9 @@ class Run:
 
     def plot(self, metric: str = "mean", ax: Axes | None = None) -> Axes:
         """Draw ``metric`` by round and return matplotlib's axes."""
-        try:
-            from matplotlib import pyplot
-        except ImportError as error:
-            raise MissingExtraError("matplotlib", "report") from error
+        optional("matplotlib", "report")
+        from matplotlib import pyplot
+
         points = self.curve(metric)
         if not points:
             known = ", ".join(self.evaluation) or "none, there is no evaluation yet"
@@ -346,8 +344,4 @@ def _is_number(value: object) -> bool:
 
 def load_pandas() -> Any:
     """Import pandas, or raise an error that says how to install it."""
-    try:
-        import pandas
-    except ImportError as error:
-        raise MissingExtraError("pandas", "report") from error
-    return pandas
+    return optional("pandas", "report")

@@ -28,8 +28,6 @@ from fedcraft.metrics.intervals import Sample
 from fedcraft.runs.problems import fingerprint, flatten, problem_of, title
 from fedcraft.runs.run import Run
 
-__all__ = ["Entry", "Judge", "Problem", "Setting", "group", "in_order"]
-
 Judge = Literal["test", "validation"]
 _SCORE = {"test": "mean", "validation": "validation_mean"}
 _NOT_SETTING = MACHINE_KEYS | {"seed", "label"}

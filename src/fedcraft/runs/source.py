@@ -16,8 +16,6 @@ from fedcraft.errors import DataError
 from fedcraft.runs.directory import CONFIG_FILE, MODEL_FILE, TABLES
 from fedcraft.runs.seal import STATUS_FILE, Seal
 
-__all__ = ["DirectorySource", "RunSource"]
-
 
 class RunSource(Protocol):
     """The content that a :class:`~fedcraft.Run` reads; ``None`` or empty before it is written."""

@@ -30,8 +30,7 @@ from torch import Tensor
 from fedcraft.errors import DataError
 from fedcraft.runs.problems import flatten
 from fedcraft.runs.run import Run
-
-__all__ = ["Study", "StudySource", "is_study", "write_study"]
+from fedcraft.runs.tables import csv_text
 
 _RUNS, _CURVES = "runs.csv", "curves.csv"
 _BY_RUN, _BY_SPLIT = ("clients", "conflicts"), ("labels", "owners", "classes")
@@ -93,7 +92,7 @@ class Study:
         split = _split(self.about[run].get("status", {}).get("split_hash"))
         names, rows = self.table(f"{name}.csv" if name in _BY_RUN else f"../{_SPLITS}/{name}.csv")
         found = rows.get(run if name in _BY_RUN else split)
-        return None if found is None else _csv([names, *found]).encode()
+        return None if found is None else csv_text([names, *found]).encode()
 
     def table(self, file: str) -> Table:
         """Return a table of the study; a study without such numbers has none."""
@@ -190,7 +189,7 @@ def _write_joined(path: Path, first: str, runs: Iterable[tuple[str, Run]]) -> No
     if rows:
         path.parent.mkdir(exist_ok=True)
         lines = ([key, *row] for key, found in rows.items() for row in found)
-        path.write_text(_csv([[first, *names], *lines]), encoding="utf-8")
+        path.write_text(csv_text([[first, *names], *lines]), encoding="utf-8")
 
 
 def _split(split_hash: object) -> str:
@@ -201,13 +200,7 @@ def _write(path: Path, first: list[str], rows: Iterable[Mapping[str, Any]]) -> N
     flat = [flatten(row) for row in rows]
     names = list(dict.fromkeys([*first, *(key for row in flat for key in row)]))
     lines = [[_cell(row.get(name)) for name in names] for row in flat]
-    path.write_text(_csv([names, *lines]), encoding="utf-8")
-
-
-def _csv(rows: Iterable[Iterable[str]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()
+    path.write_text(csv_text([names, *lines]), encoding="utf-8")
 
 
 def _read(path: Path) -> Table:

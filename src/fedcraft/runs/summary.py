@@ -17,26 +17,6 @@ from fedcraft.metrics.intervals import Interval, difference, interval
 from fedcraft.registry import did_you_mean
 from fedcraft.runs.select import Entry, Problem
 
-__all__ = [
-    "BASELINE",
-    "COLUMNS",
-    "METRICS",
-    "Metric",
-    "baseline_of",
-    "gain",
-    "gain_place",
-    "gain_text",
-    "interval_text",
-    "marks",
-    "note",
-    "one_seed",
-    "places",
-    "require_baseline",
-    "rivals",
-    "rows",
-    "spread",
-]
-
 Row = Mapping[str, Any]
 
 BASELINE = "fedavg"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -47,7 +49,7 @@ class Table:
 
     def rows(self, rows: Iterable[Iterable[object]]) -> None:
         """Append comma-separated rows; numbers read back as the same bits."""
-        self.write("".join(",".join(map(_cell, row)) + "\n" for row in rows))
+        self.write(csv_text(rows))
 
     def json(self, row: Mapping[str, Any]) -> None:
         """Append one JSON object; NaN and Inf, which JSON does not have, become null."""
@@ -62,6 +64,13 @@ class Table:
         """Close the file."""
         if self._file is not None:
             self._file.close()
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Return rows as CSV."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 def check_start(path: Path, expected: Digest | int) -> None:
@@ -95,10 +104,3 @@ def _hash(path: Path, size: int) -> hashlib._Hash:
                 digest.update(chunk)
                 size -= len(chunk)
     return digest
-
-
-def _cell(value: object) -> str:
-    text = str(value)
-    if "," in text or '"' in text or "\n" in text:
-        return '"' + text.replace('"', '""') + '"'
-    return text

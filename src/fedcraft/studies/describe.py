@@ -9,8 +9,6 @@ import numpy as np
 from fedcraft.config.build import build_federation
 from fedcraft.config.schema import Config
 
-__all__ = ["describe_split"]
-
 _MOST = 0.9
 
 

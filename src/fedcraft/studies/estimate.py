@@ -17,8 +17,6 @@ from fedcraft.local import ClientData, LocalTask, SeedAddress
 from fedcraft.models import FlatModel
 from fedcraft.runs.problems import fingerprint, problem_of
 
-__all__ = ["Estimate", "duration", "estimate"]
-
 _PROCESS_MB = 350  # Python with torch and scikit-learn
 _PROCESS_SECONDS = 3.0  # until these are imported
 _RUN_SECONDS = 0.2  # to divide the data, and to write the tables and a checkpoint

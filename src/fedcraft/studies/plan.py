@@ -21,8 +21,6 @@ from fedcraft.config.toml import checked, merged, origins, read_toml
 from fedcraft.errors import ConfigError
 from fedcraft.runs.problems import flatten
 
-__all__ = ["Plan", "replaced", "run_id"]
-
 _OWN_KEYS = ("grid", "variants")
 
 

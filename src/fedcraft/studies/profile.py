@@ -10,8 +10,6 @@ from fedcraft.config.build import build_federation, build_method, build_model
 from fedcraft.config.schema import Config
 from fedcraft.errors import ConfigError
 
-__all__ = ["EXECUTORS", "bench"]
-
 EXECUTORS = ("serial", "processes", "vectorized")
 _WARM_UP = 2  # rounds not counted: workers start, caches fill
 _PHASES = ("train", "aggregate", "evaluate", "idle")

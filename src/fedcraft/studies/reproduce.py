@@ -15,8 +15,6 @@ from fedcraft.studies.presets import ROUNDS, Preset, Scale, preset
 from fedcraft.studies.results import beside_published, missing_row, rank_correlation, stored
 from fedcraft.studies.sweep import Observer, SweepResult, repeat_best, sweep
 
-__all__ = ["Reproduction", "from_results", "rerun", "results_folder"]
-
 
 @dataclass(frozen=True)
 class Reproduction:

@@ -20,10 +20,9 @@ from fedcraft.runs.select import group
 from fedcraft.runs.source import DirectorySource
 from fedcraft.runs.study import Study, StudySource, is_study, write_study
 from fedcraft.runs.summary import COLUMNS
+from fedcraft.runs.tables import csv_text
 from fedcraft.studies.published import TABLES
 from fedcraft.studies.sweep import SweepResult
-
-__all__ = ["beside_published", "collect", "missing_row", "rank_correlation", "stored"]
 
 _DIGITS = 6
 _NOT_STORED = ("data_root", "workers", "checkpoint_every", "checkpoint_minutes", "tracking")
@@ -120,10 +119,8 @@ class _Trimmed(DirectorySource):
         if content is None or name in _COMPLETE:
             return content
         names, *rows = csv.reader(io.StringIO(content.decode()))
-        text = io.StringIO()
         lines = ([_short(cell) for cell in row] for row in rows if self._kept(name, row))
-        csv.writer(text, lineterminator="\n").writerows([names, *lines])
-        return text.getvalue().encode()
+        return csv_text([names, *lines]).encode()
 
     @cached_property
     def _last(self) -> str:

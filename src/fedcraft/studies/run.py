@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain, count
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple, Unpack
-
-from torch import nn
+from typing import Unpack
 
 from fedcraft import engine
-from fedcraft.attacks import Attack
 from fedcraft.config.build import build_attack, build_federation, build_method, build_model
 from fedcraft.config.overrides import ObjectKeys, Overrides
 from fedcraft.config.paths import at_home, new_folder
 from fedcraft.config.schema import Config
-from fedcraft.config.toml import (
-    CONFIG_FILE,
-    ConfigLike,
-    config_text,
-    load_config,
-)
-from fedcraft.data import Federation
+from fedcraft.config.toml import CONFIG_FILE, ConfigLike, config_text, load_config
 from fedcraft.errors import ConfigError
-from fedcraft.methods import Method
 from fedcraft.runs import Run
 from fedcraft.runs.directory import place_config
 from fedcraft.runs.verify import check
 from fedcraft.studies.plan import run_id
 from fedcraft.studies.tracking import require_tracking, trackers
-
-__all__ = ["RUNS", "prepare", "resume", "run"]
 
 RUNS = Path("runs")
 
@@ -56,7 +45,7 @@ def run(
     """
     settled = load_config(config, dict(overrides))
     directory = _directory_of(settled, out)  # one that is taken is reported before data are read
-    _train(directory, settled, _Parts.of(settled), callbacks, resume=False)
+    _train(directory, settled, callbacks, resume=False)
     return Run(directory)
 
 
@@ -104,34 +93,12 @@ def resume(
         config = _prolonged(result, config, rounds)
     elif result.state == "finished" and not check(result.directory):
         return result
-    _train(result.directory, config, _Parts.of(config), callbacks, resume=True)
+    _train(result.directory, config, callbacks, resume=True)
     return Run(result.directory)
 
 
-class _Parts(NamedTuple):
-    """The parts that a configuration names; building them reports what is wrong with it."""
-
-    method: Method
-    federation: Federation
-    model: nn.Module
-    settings: engine.Settings
-    attack: Attack | None
-
-    @classmethod
-    def of(cls, config: Config) -> _Parts:
-        require_tracking(config)
-        federation = build_federation(config)
-        model = build_model(config, federation.dataset)
-        return cls(build_method(config), federation, model, config, build_attack(config))
-
-
 def _train(
-    directory: Path,
-    config: Config,
-    parts: _Parts,
-    callbacks: Iterable[engine.Callback],
-    *,
-    resume: bool,
+    directory: Path, config: Config, callbacks: Iterable[engine.Callback], *, resume: bool
 ) -> None:
     def text(executor: str) -> bytes:
         """Name the executor that ``auto`` chose, because a repetition must use the same one.
@@ -142,17 +109,19 @@ def _train(
         chosen = config.but(executor=executor) if config.executor == "auto" else config
         return config_text(chosen)
 
-    watchers = (*trackers(config, directory), *callbacks)
+    require_tracking(config)
+    federation = build_federation(config)
+    model = build_model(config, federation.dataset)
     engine.run(
-        parts.method,
-        parts.federation,
-        parts.model,
-        parts.settings,
+        build_method(config),
+        federation,
+        model,
+        config,
         directory,
-        callbacks=watchers,
+        attack=build_attack(config),
+        callbacks=(*trackers(config, directory), *callbacks),
         resume=resume,
         config=text,
-        attack=parts.attack,
     )
 
 
@@ -183,9 +152,5 @@ def _prolonged(result: Run, config: Config, rounds: int) -> Config:
 
 def _free(wanted: Path) -> Path:
     """Return ``wanted``, or the first of ``wanted-2``, ``wanted-3``, ... that holds no run."""
-    number = 1
-    while True:
-        path = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
-        if not (path / CONFIG_FILE).exists():
-            return path
-        number += 1
+    others = (wanted.with_name(f"{wanted.name}-{number}") for number in count(2))
+    return next(path for path in chain([wanted], others) if not (path / CONFIG_FILE).exists())

@@ -17,15 +17,15 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from fedcraft.console import say_stopping
 from fedcraft.studies.child import attempt
 
-T = TypeVar("T")
 Progress = Callable[[Path, dict[str, Any]], None]
 """Called now and then with the directory of a run and a record with its ``round``."""
 
@@ -59,6 +59,8 @@ class ChildPool:
 
     def __init__(self) -> None:
         self._idle: queue.SimpleQueue[_Child] = queue.SimpleQueue()
+        self._busy: set[_Child] = set()
+        self._stopping = False
 
     def __call__(
         self, directories: Iterable[Path], jobs: int, progress: Progress, ended: Ended
@@ -68,34 +70,68 @@ class ChildPool:
         ``progress`` and ``ended`` are called from other threads. KeyboardInterrupt asks the
         children for a last checkpoint and is then raised again.
         """
-        order = list(directories)
-        waiting: queue.SimpleQueue[Path] = queue.SimpleQueue()
-        for directory in order:
-            waiting.put(directory)
-        count = min(jobs, len(order))
-        workers = [_ChildThread(waiting, self._idle, progress, ended) for _ in range(count)]
-        try:
-            for worker in workers:
-                worker.start()
-            for worker in workers:
-                worker.wait()
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                say_stopping()
-            for worker in workers:
-                worker.interrupt()
-            for worker in workers:
-                worker.see_off()
-            raise
-        outcomes = {outcome.directory: outcome for worker in workers for outcome in worker.outcomes}
-        return [outcomes[directory] for directory in order if directory in outcomes]
+        with ThreadPoolExecutor(jobs) as threads:
+            try:
+                runs = [threads.submit(self._run, d, progress, ended) for d in directories]
+                for run in as_completed(runs):
+                    run.result()
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt):
+                    say_stopping()
+                threads.shutdown(wait=False, cancel_futures=True)
+                self._stop()
+                raise
+        return [run.result() for run in runs]
 
     def __enter__(self) -> ChildPool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        while (child := _next(self._idle)) is not None:
-            child.dismiss()
+        while (child := self._next_idle()) is not None:
+            child.close()
+
+    def _run(self, directory: Path, progress: Progress, ended: Ended) -> RunOutcome:
+        """Do one run in a child that waits for one, or in a new child."""
+        child, outcome = self._next_idle() or _Child(), RunOutcome(directory)
+        self._busy.add(child)  # first, so that either _stop sees the child or this sees _stopping
+        try:
+            if not self._stopping:
+                outcome = child.run(directory, progress)
+            if not self._stopping:
+                ended(outcome)
+        except BaseException:
+            self._stopping = True
+            raise
+        finally:
+            self._busy.discard(child)
+            if self._stopping:
+                child.close()
+            else:
+                self._idle.put(child)
+        return outcome
+
+    def _next_idle(self) -> _Child | None:
+        """Return a living child that has nothing to do, if there is one."""
+        while not self._idle.empty():
+            with contextlib.suppress(queue.Empty):  # another thread was faster
+                child = self._idle.get_nowait()
+                if child.lives:
+                    return child
+                child.close()
+        return None
+
+    def _stop(self) -> None:
+        """Let the children write a last checkpoint, as Ctrl-C would; another Ctrl-C kills them."""
+        self._stopping = True
+        busy = list(self._busy)
+        try:
+            for child in busy:
+                child.interrupt()
+            for child in busy:
+                child.wait()
+        finally:
+            for child in busy:
+                child.kill()
 
 
 def run_here(objects: Mapping[Path, Mapping[str, Any]]) -> Runner:
@@ -129,74 +165,6 @@ def terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-class _ChildThread(threading.Thread):
-    """A thread that feeds one child process at a time and replaces it when it dies."""
-
-    def __init__(
-        self,
-        waiting: queue.SimpleQueue[Path],
-        idle: queue.SimpleQueue[_Child],
-        progress: Progress,
-        ended: Ended,
-    ) -> None:
-        super().__init__(daemon=True)
-        self.outcomes: list[RunOutcome] = []
-        self._waiting, self._idle = waiting, idle
-        self._progress, self._ended = progress, ended
-        self._child: _Child | None = None
-        self._stopping = False
-        self._error: BaseException | None = None
-
-    def wait(self) -> None:
-        """Join in steps, so that the main thread still sees Ctrl-C; raise errors of the thread."""
-        while self.is_alive():
-            self.join(0.2)
-        if self._error is not None:
-            raise self._error
-
-    def interrupt(self) -> None:
-        """Ask the child for a last checkpoint, as Ctrl-C would."""
-        self._stopping = True
-        if self._child is not None:
-            self._child.interrupt()
-
-    def see_off(self) -> None:
-        """Wait for the child's last checkpoint, up to a limit."""
-        if self._child is not None:
-            self._child.see_off()
-
-    def run(self) -> None:
-        """Take directories until there are none left, then leave the child to the next call."""
-        try:
-            while not self._stopping and (directory := _next(self._waiting)) is not None:
-                outcome = self._one(directory)
-                if not self._stopping:
-                    self.outcomes.append(outcome)
-                    self._ended(outcome)
-        except BaseException as error:
-            self._error = error
-        finally:
-            if self._child is not None:
-                if self._stopping or self._error is not None:
-                    self._child.dismiss()
-                else:
-                    self._idle.put(self._child)
-
-    def _one(self, directory: Path) -> RunOutcome:
-        if self._child is None or not self._child.lives:
-            if self._child is not None:
-                self._child.dismiss()
-            self._child = _next(self._idle) or _Child()
-        try:
-            for message in self._child.answers(directory):
-                if "round" not in message:
-                    return RunOutcome(directory, message["error"], message.get("busy", False))
-                self._progress(directory, message)
-        except BrokenPipeError:
-            pass
-        return RunOutcome(directory, self._child.obituary())
-
-
 class _Child:
     """A child process and what it wrote to its standard error."""
 
@@ -217,25 +185,43 @@ class _Child:
     def lives(self) -> bool:
         return self._process.poll() is None
 
-    def answers(self, directory: Path) -> Iterator[dict[str, Any]]:
-        """Hand the child a run; yield its messages until the one that ends the run."""
+    def run(self, directory: Path, progress: Progress) -> RunOutcome:
+        """Let the child do a run; return how it ended, also if the child died with it."""
+        try:
+            for message in self._answers(directory):
+                if "round" not in message:
+                    return RunOutcome(directory, message["error"], message.get("busy", False))
+                progress(directory, message)
+        except BrokenPipeError:
+            pass
+        return RunOutcome(directory, self._cause_of_death())
+
+    def _answers(self, directory: Path) -> Iterator[dict[str, Any]]:
         self._process.stdin.write(json.dumps(str(directory)) + "\n")  # type: ignore[union-attr]
         self._process.stdin.flush()  # type: ignore[union-attr]
         for line in self._process.stdout or ():
             yield json.loads(line)
 
+    def _cause_of_death(self) -> str:
+        code = self._process.wait()
+        self._errors.seek(0)
+        last = "\n".join(self._errors.read().splitlines()[-20:])
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        return f"the worker process {how}. {last}".strip()
+
     def interrupt(self) -> None:
         if self.lives:
             self._process.send_signal(signal.SIGINT)
 
-    def see_off(self) -> None:
+    def wait(self) -> None:
         """Wait for the last checkpoint, up to a limit."""
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_PATIENCE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
 
-    def dismiss(self) -> None:
+    def kill(self) -> None:
+        self._process.kill()
+
+    def close(self) -> None:
         """Close the child's input, which ends it, even in the middle of a run."""
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
@@ -244,20 +230,6 @@ class _Child:
         if self._process.stdout is not None:
             self._process.stdout.close()
         self._errors.close()
-
-    def obituary(self) -> str:
-        code = self._process.wait()
-        self._errors.seek(0)
-        last = "\n".join(self._errors.read().splitlines()[-20:])
-        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-        return f"the worker process {how}. {last}".strip()
-
-
-def _next(waiting: queue.SimpleQueue[T]) -> T | None:
-    try:
-        return waiting.get_nowait()
-    except queue.Empty:
-        return None
 
 
 def _import_paths() -> list[str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,6 @@ from fedcraft.studies.tracking import require_tracking
 
 if TYPE_CHECKING:
     import pandas as pd
-
-__all__ = ["Observer", "SweepResult", "cores", "repeat_best", "sweep"]
 
 _BUSY_POLL = 1.0  # seconds between two looks at a run that another process is doing
 
@@ -239,7 +238,7 @@ def _no_longer(result: Run, planned: Config) -> str:
 def _work(directories: list[Path], jobs: int, watcher: Observer, runner: Runner) -> dict[str, str]:
     failures: dict[str, str] = {}
     while directories:
-        outcomes = runner(directories, jobs, watcher.progress, _ended(watcher))
+        outcomes = runner(directories, jobs, watcher.progress, partial(_ended, watcher))
         failures |= {o.directory.name: o.error for o in outcomes if o.error and not o.busy}
         directories = [o.directory for o in outcomes if o.busy]
         while directories and not any(map(is_free, directories)):
@@ -247,9 +246,6 @@ def _work(directories: list[Path], jobs: int, watcher: Observer, runner: Runner)
     return failures
 
 
-def _ended(watcher: Observer) -> Callable[[RunOutcome], None]:
-    def tell(outcome: RunOutcome) -> None:
-        if not outcome.busy:
-            watcher.ended(outcome.directory, outcome.error)
-
-    return tell
+def _ended(watcher: Observer, outcome: RunOutcome) -> None:
+    if not outcome.busy:
+        watcher.ended(outcome.directory, outcome.error)

@@ -12,8 +12,7 @@ from typing import Any
 from fedcraft.config.schema import Config
 from fedcraft.engine import Callback, RunInfo
 from fedcraft.errors import MissingExtraError
-
-__all__ = ["require_tracking", "trackers", "viewing_command"]
+from fedcraft.registry import optional
 
 _TENSORBOARD = "tensorboard"  # the folder in a run directory
 
@@ -57,11 +56,7 @@ class _TensorBoard(Callback):
     """Scalars of every round; view them with ``tensorboard --logdir runs``."""
 
     def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise MissingExtraError("tensorboard", "tracking") from error
-        self._make: Any = SummaryWriter
+        self._make = optional("torch.utils.tensorboard", "tracking", "tensorboard").SummaryWriter
         self._folder = str(folder)
         self._writer: Any = None
 
@@ -83,11 +78,8 @@ class _MLflow(Callback):
     """A run in a local MLflow store beside the run directory; MLFLOW_TRACKING_URI wins."""
 
     def __init__(self, config: Config, directory: Path) -> None:
-        try:
-            import mlflow
-        except ImportError as error:
-            raise MissingExtraError("mlflow", "tracking") from error
-        self._mlflow, self._config, self._directory = mlflow, config, directory
+        self._mlflow = optional("mlflow", "tracking")
+        self._config, self._directory = config, directory
         self._run: Any = None
 
     def on_start(self, info: RunInfo) -> None:

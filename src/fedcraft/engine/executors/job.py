@@ -16,6 +16,7 @@ from fedcraft.data import Federation, Tensors
 from fedcraft.engine.executors.shared_memory import PrivateSlots, Regions, SharedBytes, Slots
 from fedcraft.local import ClientData, ClientState, LocalObjective
 from fedcraft.local.fast_sgd.vectorized import GroupTrainer, make_group_trainer
+from fedcraft.local.objective import prefixed, unprefixed
 
 SPLITS = ("test", "train", "validation")
 REPORT = ("samples", "steps", "train_loss", "loss", "total", "busy")
@@ -107,15 +108,15 @@ def with_sent(state: ClientState | None, sent: Mapping[str, Tensor]) -> ClientSt
     """Return the content of a client's slot: its state, and what the server sends beside theta."""
     if not sent:
         return state
-    return {**(state or {}), **{_SENT + name: value for name, value in sent.items()}}
+    return {**(state or {}), **prefixed(_SENT, sent)}
 
 
 def without_sent(content: ClientState | None) -> tuple[ClientState | None, ClientState]:
     """Return the state in a client's slot, None if it has none, and what the server has sent."""
     if content is None:
         return None, {}
+    sent = unprefixed(_SENT, content)
     state = {name: value for name, value in content.items() if not name.startswith(_SENT)}
-    sent = {k.removeprefix(_SENT): v for k, v in content.items() if k.startswith(_SENT)}
     return (state or None) if sent else state, sent
 
 

@@ -27,6 +27,8 @@ from fedcraft.local.fast_sgd.model import scratch_model
 from fedcraft.local.fast_sgd.vectorized import GroupTrainer
 from fedcraft.local.objective import autocast
 
+_CPU = torch.device("cpu")
+
 
 class UnitFailure(NamedTuple):
     """The client whose code failed, if it is known, and the message with its traceback."""
@@ -74,7 +76,7 @@ class UnitRunner:
     def _train(self, command: Command, slot: int) -> None:
         started = perf_counter()
         task, row = self._task(command, slot), self.workspace.updates[slot]
-        out = row if self._on_cpu else torch.empty_like(task.theta)
+        out = row if self._device == _CPU else torch.empty_like(task.theta)
         result = self.job.objective.train(self.model, task, out)
         if out is not row:
             row.copy_(out)
@@ -84,7 +86,7 @@ class UnitRunner:
         started = perf_counter()
         members, first = int(self.workspace.group_slots[-1]), unit * command.group
         slots = self.workspace.group_slots[first : min(first + command.group, members)].tolist()
-        tasks = [self._cpu_task(command, slot) for slot in slots]
+        tasks = [self._task(command, slot, _CPU) for slot in slots]
         if self._group is None:
             self._group = self.job.group_trainer()
         if self._group is None:
@@ -146,49 +148,32 @@ class UnitRunner:
             self._shards[command.splits] = self.job.shards(command.splits)
         return self._shards[command.splits][unit]
 
-    @property
-    def _on_cpu(self) -> bool:
-        return self._device.type == "cpu"
-
-    def _task(self, command: Command, slot: int) -> LocalTask:
-        """Return a client's task with its tensors on the device."""
-        task = self._cpu_task(command, slot)
-        if self._on_cpu:
-            return task
-        return replace(
-            task,
-            theta=task.theta.to(self._device),
-            initial=None if task.initial is None else task.initial.to(self._device),
-            state=self._placed(task.state),
-            buffers=self._placed(task.buffers),
-        )
-
-    def _placed(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor] | None:
-        return tensors and {name: value.to(self._device) for name, value in tensors.items()}
-
     def _back(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor] | None:
         """Return tensors in the CPU's memory."""
-        if self._on_cpu or not tensors:
+        if self._device == _CPU or not tensors:
             return tensors
         return {
             name: torch.empty(value.shape, dtype=value.dtype).copy_(value)
             for name, value in tensors.items()
         }
 
-    def _cpu_task(self, command: Command, slot: int) -> LocalTask:
+    def _task(self, command: Command, slot: int, device: torch.device | None = None) -> LocalTask:
+        """Return a client's task with its tensors on a device, that of the job if left out."""
+        device = device or self._device
         client = int(self.workspace.clients[slot])
         state, sent = without_sent(self.workspace.before.get(slot))
+        buffers = self._buffers()
         return LocalTask(
-            theta=self.workspace.theta,
+            theta=self.workspace.theta.to(device),
             data=self.job.client_data(client, command.round),
             lr=command.lr,
             address=SeedAddress(self.job.seed, command.round, client),
             epochs=self.job.epochs,
             batch_size=self.job.batch_size,
-            state=state,
-            sent=sent,
-            initial=self.workspace.initial,
-            buffers=self._buffers(),
+            state=None if state is None else _moved(state, device),
+            sent=_moved(sent, device),
+            initial=self.workspace.initial.to(device),
+            buffers=None if buffers is None else _moved(buffers, device),
             report_loss=command.report_loss,
             precision=self.job.precision,
         )
@@ -200,3 +185,7 @@ class UnitRunner:
         buffers = self._buffers()
         if buffers is not None:
             self.model.load_buffers(buffers)
+
+
+def _moved(tensors: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    return {name: tensor.to(device) for name, tensor in tensors.items()}

@@ -127,8 +127,7 @@ class Strategy(FlowerStrategy):
         privacy: Privacy | None = None,
         **training: Unpack[TrainingKeys],
     ) -> None:
-        chosen = method_of(method, *positional)
-        changed = chosen.overridden(
+        changed = method_of(method, *positional).overridden(
             local=local,
             aggregator=aggregator,
             server=server,
@@ -150,11 +149,9 @@ class Strategy(FlowerStrategy):
         self.min_clients, self.attempts = min_clients, attempts
         self.max_update_norm, self.reply, self.one_thread = max_update_norm, reply, one_thread
         self.settings = settings_of(self.method, max(min_train_nodes, 1), training)
-        _check(self)
         self.secure = secure if secure is not None and secure.enabled else None
-        if self.secure is not None:
-            require_no_single_updates({"max_update_norm": max_update_norm, "reply": reply})
         self.privacy = privacy
+        _check(self)
         self._private()  # an unsound combination is an error now
         self._state: RunState | None = None
         self._wrapped = False  # another strategy, or a subclass, runs the rounds
@@ -185,6 +182,7 @@ class Strategy(FlowerStrategy):
         if self.privacy is not None:
             others["privacy"] = asdict(self.privacy)
         config = recorded_config(self.method, settings, train_config, **others)
+        secure = None if self.secure is None else SecureRounds(self.secure, grid, self.messenger)
         log(INFO, "Starting fedcraft's %s:", self.method.title)
         with single_threaded() if self.one_thread else nullcontext():
             return Rounds(
@@ -201,13 +199,8 @@ class Strategy(FlowerStrategy):
                 train_config=train_config,
                 evaluate_config=evaluate_config or ConfigRecord(),
                 evaluate_fn=evaluate_fn,
-                secure=self._secure_rounds(grid),
+                secure=secure,
             ).run()
-
-    def _secure_rounds(self, grid: Grid) -> SecureRounds | None:
-        if self.secure is None:
-            return None
-        return SecureRounds(self.secure, grid, self.messenger)
 
     def _private(self) -> FederatedPrivacy | None:
         if self.privacy is None:
@@ -249,11 +242,10 @@ class Strategy(FlowerStrategy):
         nodes = self.selection.choose(grid, server_round - 1, self.fraction_train, least, available)
         state.updates.open(nodes, state.sent, state.server.averaged)
         lr = self.settings.client_lr_at(server_round - 1)
+        updates = self.reply == "update" and not self._wrapped
         sent = {
             **self.messenger.common_config(server_round, lr),
-            keys.REPLY: keys.UPDATE
-            if self.reply == "update" and not self._wrapped
-            else keys.ARRAYS,
+            keys.REPLY: keys.UPDATE if updates else keys.ARRAYS,
             keys.LAYOUT: state.wire.digest,
             keys.REPORT_LOSS: state.server.wants_losses,
             **config,
@@ -279,10 +271,9 @@ class Strategy(FlowerStrategy):
         found = metrics or MetricRecord()
         found["clients"], found["refused"], found["missing"] = counts
         if self.certificate is not None:
+            said = "round %d: the guard left out client %s: %s"
             for client, why in self.certificate.left_out.items():
-                log(
-                    WARNING, "round %d: the guard left out client %s: %s", server_round, client, why
-                )
+                log(WARNING, said, server_round, client, why)
             found["left-out"] = len(self.certificate.left_out)
             found["conflicts-average"] = self.certificate.whole.conflicts_average
             found["conflicts-after"] = self.certificate.whole.conflicts_after
@@ -395,3 +386,5 @@ def _check(strategy: Strategy) -> None:
     longest = strategy.max_update_norm
     require(longest is None or longest > 0, "max_update_norm", "a number above 0 or None", longest)
     require(strategy.reply in ("update", "model"), "reply", "'update' or 'model'", strategy.reply)
+    if strategy.secure is not None:
+        require_no_single_updates({"max_update_norm": longest, "reply": strategy.reply})

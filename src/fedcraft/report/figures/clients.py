@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from fedcraft.report.extras import needs
-from fedcraft.report.figures.style import colour, legend_name, panels, shared_legend
-from fedcraft.report.names import BASELINE, COLOURS, OURS
+from fedcraft.report.figures.style import colour, legend_name, panel_row, panels
+from fedcraft.report.names import COLOURS, OURS
 from fedcraft.report.sections.clients import accuracies
 from fedcraft.report.sections.gains import client_gains
 from fedcraft.runs.select import Entry, Problem
+from fedcraft.runs.summary import BASELINE
 
 with needs("matplotlib"):
     from matplotlib.axes import Axes
@@ -21,7 +22,8 @@ with needs("matplotlib"):
     from matplotlib.projections.polar import PolarAxes
     from matplotlib.ticker import MaxNLocator
 
-__all__ = ["all_distributions", "distribution", "gains", "radar", "spread"]
+Spokes = list[tuple[str, list[float]]]
+"""The numbers of each method, by its name."""
 
 _BINS = [i / 20 for i in range(21)]
 
@@ -29,18 +31,15 @@ _BINS = [i / 20 for i in range(21)]
 def distribution(problems: Sequence[Problem]) -> Figure | None:
     """Final accuracy of all clients under FedAvg and CRAFT, one panel per problem."""
     pairs = [(p, p.entry(BASELINE), p.entry(OURS)) for p in problems]
-    drawn = [(p, [e for e in both if e and len(accuracies(e))]) for p, *both in pairs]
-    drawn = [(problem, entries) for problem, entries in drawn if entries]
-    if not drawn:
-        return None
-    figure = panels(len(drawn))
-    axes = [figure.add_subplot(1, len(drawn), i + 1) for i in range(len(drawn))]
-    for ax, (problem, entries) in zip(axes, drawn, strict=True):
+    found = [(p, [e for e in both if e and len(accuracies(e))]) for p, *both in pairs]
+
+    def draw(ax: Axes, part: tuple[Problem, list[Entry]]) -> None:
+        problem, entries = part
         _histograms(ax, entries)
         ax.set(title=problem.title, xlabel="Test accuracy")
-    axes[0].set_ylabel("Clients")
-    shared_legend(figure, axes)
-    return figure
+
+    drawn = [(problem, entries) for problem, entries in found if entries]
+    return panel_row(drawn, draw, ylabel="Clients", legend=True)
 
 
 def all_distributions(problems: Sequence[Problem]) -> Figure | None:
@@ -66,17 +65,7 @@ def all_distributions(problems: Sequence[Problem]) -> Figure | None:
 def radar(problems: Sequence[Problem]) -> Figure | None:
     """One spoke per method; best 10 %, mean and worst 10 % as closed curves, outer is better."""
     drawn = [(p, spokes) for p in problems if len(spokes := _spokes(p)) >= 3]
-    if not drawn:
-        return None
-    figure = panels(len(drawn), width=4.0, height=3.4)
-    axes: list[Axes] = []
-    for i, (problem, spokes) in enumerate(drawn):
-        ax = figure.add_subplot(1, len(drawn), i + 1, projection="polar")
-        _radar_panel(ax, spokes)
-        ax.set_title(problem.title, pad=18)
-        axes.append(ax)
-    shared_legend(figure, axes)
-    return figure
+    return panel_row(drawn, _radar_panel, legend=True, width=4.0, height=3.4, projection="polar")
 
 
 def spread(problems: Sequence[Problem]) -> Figure | None:
@@ -107,19 +96,17 @@ def gains(problems: Sequence[Problem]) -> Figure | None:
         for problem, table in tables
         if len(table)
     ]
-    if not drawn:
-        return None
-    figure = panels(len(drawn))
-    for i, (problem, values, seeds) in enumerate(drawn):
-        ax = figure.add_subplot(1, len(drawn), i + 1)
-        ax.stairs(values.clip(min=0), fill=True, color=COLOURS[2])
-        ax.stairs(values.clip(max=0), fill=True, color=COLOURS[0])
-        ax.axhline(0, color="black", linewidth=0.8)
-        won, lost = int((values > 0).sum()), int((values < 0).sum())
-        pooled = f"Clients of {seeds} seeds" if seeds > 1 else "Clients"
-        ax.set(title=problem.title, xlabel=f"{pooled}, sorted ({won} gain, {lost} lose)")
-        ax.set_ylabel("Accuracy, CRAFT − FedAvg" if i == 0 else "")
-    return figure
+    return panel_row(drawn, _gain_panel, ylabel="Accuracy, CRAFT − FedAvg")
+
+
+def _gain_panel(ax: Axes, part: tuple[Problem, np.ndarray, int]) -> None:
+    problem, values, seeds = part
+    ax.stairs(values.clip(min=0), fill=True, color=COLOURS[2])
+    ax.stairs(values.clip(max=0), fill=True, color=COLOURS[0])
+    ax.axhline(0, color="black", linewidth=0.8)
+    won, lost = int((values > 0).sum()), int((values < 0).sum())
+    pooled = f"Clients of {seeds} seeds" if seeds > 1 else "Clients"
+    ax.set(title=problem.title, xlabel=f"{pooled}, sorted ({won} gain, {lost} lose)")
 
 
 def _histograms(ax: Axes, entries: Sequence[Entry]) -> None:
@@ -138,13 +125,14 @@ def _rival_panel(ax: Axes, entries: Sequence[Entry]) -> None:
     ax.legend(loc="upper left", fontsize=7.5, handlelength=1.2, borderaxespad=0.1)
 
 
-def _spokes(problem: Problem) -> list[tuple[str, list[float]]]:
+def _spokes(problem: Problem) -> Spokes:
     names = ("best10", "mean", "worst10")
     found = [(e.label, [e.chosen.final(name) for name in names]) for e in problem.entries]
     return [(label, values) for label, values in found if all(map(math.isfinite, values))]
 
 
-def _radar_panel(ax: Axes, spokes: list[tuple[str, list[float]]]) -> None:
+def _radar_panel(ax: Axes, part: tuple[Problem, Spokes]) -> None:
+    problem, spokes = part
     if not isinstance(ax, PolarAxes):
         raise TypeError(f"ax should be polar, but is {type(ax).__name__}.")
     angles = np.linspace(0, 2 * np.pi, len(spokes), endpoint=False)
@@ -174,6 +162,7 @@ def _radar_panel(ax: Axes, spokes: list[tuple[str, list[float]]]) -> None:
     ax.spines["polar"].set_visible(False)
     ax.yaxis.set_major_locator(MaxNLocator(4))
     ax.tick_params(axis="y", labelsize=7.5, labelcolor="#555555")
+    ax.set_title(problem.title, pad=18)
 
 
 def _spread_panel(ax: Axes, entries: Sequence[Entry]) -> None:

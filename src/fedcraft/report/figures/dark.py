@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from fedcraft.report.names import COLOURS, DARK_COLOURS
 
-__all__ = ["with_dark_theme"]
-
 _INK, _SOFT, _PAPER, _GRID = "#eceff3", "#a6afba", "#1c2026", "#343a43"
 _SHAPES = ("path", "use", "rect")
 

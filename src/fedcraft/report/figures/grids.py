@@ -8,19 +8,18 @@ from typing import Any
 import numpy as np
 
 from fedcraft.report.extras import needs
-from fedcraft.report.figures.style import panels
-from fedcraft.report.names import BASELINE, OURS
+from fedcraft.report.figures.style import panel_row, panels
+from fedcraft.report.names import OURS
 from fedcraft.report.sections.conflicts import cosine_grid
 from fedcraft.report.sections.grids import example_labels, label_shares, rate_grid
 from fedcraft.runs.select import Entry, Problem
+from fedcraft.runs.summary import BASELINE
 
 with needs("pandas"):
     import pandas as pd
 with needs("matplotlib"):
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = ["cosines", "data_distribution", "heatmap"]
 
 _SEQUENTIAL = "cividis"  # uniform in lightness, readable with any colour vision
 _DIVERGING = "PuOr"
@@ -49,17 +48,16 @@ def data_distribution(problems: Sequence[Problem]) -> Figure | None:
     """Share of each class at example clients, one row per client (Appendix C)."""
     found = [(p, label_shares(p.entries)) for p in problems]
     drawn = [(p, counts) for p, counts in found if counts is not None]
-    if not drawn:
-        return None
-    figure = panels(len(drawn), width=3.6, height=3.6)
-    for i, (problem, counts) in enumerate(drawn):
-        ax = figure.add_subplot(1, len(drawn), i + 1)
-        shares = example_labels(counts.div(counts.sum(axis=1).clip(lower=1), axis=0))
-        image = _image(ax, shares, cmap="Blues", vmin=0, vmax=float(shares.to_numpy().max()))
-        figure.colorbar(image, ax=ax, label="Share of the client's samples", shrink=0.8)
-        some = f"{len(shares)} of {len(counts)} clients"
-        ax.set(title=problem.title, xlabel="Class", ylabel=some)
-    return figure
+    return panel_row(drawn, _label_panel, width=3.6, height=3.6)
+
+
+def _label_panel(ax: Axes, part: tuple[Problem, pd.DataFrame]) -> None:
+    problem, counts = part
+    shares = example_labels(counts.div(counts.sum(axis=1).clip(lower=1), axis=0))
+    image = _image(ax, shares, cmap="Blues", vmin=0, vmax=float(shares.to_numpy().max()))
+    ax.figure.colorbar(image, ax=ax, label="Share of the client's samples", shrink=0.8)
+    some = f"{len(shares)} of {len(counts)} clients"
+    ax.set(title=problem.title, xlabel="Class", ylabel=some)
 
 
 def cosines(problems: Sequence[Problem]) -> Figure | None:
@@ -67,17 +65,16 @@ def cosines(problems: Sequence[Problem]) -> Figure | None:
     entries = [(p, e) for p in problems for e in p.entries if e.name in (BASELINE, OURS)]
     found = [(p, e, cosine_grid(e.runs[0])) for p, e in entries]
     drawn = [(p, e, grid) for p, e, grid in found if grid is not None]
-    if not drawn:
-        return None
-    figure = panels(len(drawn), width=3.6, height=2.6)
-    most = max(float(np.nanmax(np.abs(grid.to_numpy()))) for _, _, grid in drawn)
-    for i, (problem, entry, grid) in enumerate(drawn):
-        ax = figure.add_subplot(1, len(drawn), i + 1)
+    most = max((float(np.nanmax(np.abs(grid.to_numpy()))) for _, _, grid in drawn), default=0.0)
+
+    def draw(ax: Axes, part: tuple[Problem, Entry, pd.DataFrame]) -> None:
+        problem, entry, grid = part
         image = _image(ax, grid, cmap=_DIVERGING, vmin=-most, vmax=most)
         ax.set(title=_title(problem, entry, problems), xlabel="Round")
-        if i == len(drawn) - 1:
-            figure.colorbar(image, ax=ax, label="Smallest cosine")
-    return figure
+        if part is drawn[-1]:
+            ax.figure.colorbar(image, ax=ax, label="Smallest cosine")
+
+    return panel_row(drawn, draw, width=3.6, height=2.6)
 
 
 def _title(problem: Problem, entry: Entry, problems: Sequence[Problem]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fedcraft.report.extras import needs
-from fedcraft.report.figures.style import line, panels, shared_legend
+from fedcraft.report.figures.style import line, panel_row
 from fedcraft.report.names import COLOURS, OURS
 from fedcraft.report.sections.conflicts import STAGES, smooth_conflicts
 from fedcraft.report.series import curve, thin
@@ -14,8 +14,6 @@ from fedcraft.runs.select import Entry, Problem
 with needs("matplotlib"):
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = ["conflicts", "convergence", "history", "seeds"]
 
 _MARKS = 8
 _ERROR_BARS = 12
@@ -41,12 +39,7 @@ def conflicts(problems: Sequence[Problem]) -> Figure | None:
     """Clients in conflict per round for CRAFT (or the first method): before and after."""
     entries = [(p, p.entry(OURS) or p.entries[0]) for p in problems]
     counted = [(p, e) for p, e in entries if not smooth_conflicts(e.runs[0]).empty]
-    if not counted:
-        return None
-    figure = panels(len(counted))
-    axes = [_conflict_panel(figure, i, len(counted), *pair) for i, pair in enumerate(counted)]
-    shared_legend(figure, axes)
-    return figure
+    return panel_row(counted, _conflict_panel, ylabel="Clients in conflict", legend=True)
 
 
 def _is_history_rival(entry: Entry) -> bool:
@@ -59,18 +52,15 @@ def _curves(
     draw: Callable[[Axes, Entry], None],
 ) -> Figure | None:
     chosen = [(p, [e for e in p.entries if wanted(e) and len(_mean(e))]) for p in problems]
-    drawn = [(problem, entries) for problem, entries in chosen if entries]
-    if not drawn:
-        return None
-    figure = panels(len(drawn))
-    axes = [figure.add_subplot(1, len(drawn), i + 1) for i in range(len(drawn))]
-    for ax, (problem, entries) in zip(axes, drawn, strict=True):
+
+    def draw_all(ax: Axes, part: tuple[Problem, list[Entry]]) -> None:
+        problem, entries = part
         for entry in entries:
             draw(ax, entry)
         ax.set(title=problem.title, xlabel="Round")
-    axes[0].set_ylabel("Mean test accuracy")
-    shared_legend(figure, axes)
-    return figure
+
+    drawn = [(problem, entries) for problem, entries in chosen if entries]
+    return panel_row(drawn, draw_all, ylabel="Mean test accuracy", legend=True)
 
 
 def _mean(entry: Entry) -> Sequence[float]:
@@ -88,8 +78,8 @@ def _draw_error_bars(ax: Axes, entry: Entry) -> None:
     ax.errorbar(points.index, points["mean"], points["sd"], capsize=2.5, **line(entry))
 
 
-def _conflict_panel(figure: Figure, i: int, columns: int, problem: Problem, entry: Entry) -> Axes:
-    ax = figure.add_subplot(1, columns, i + 1)
+def _conflict_panel(ax: Axes, part: tuple[Problem, Entry]) -> None:
+    problem, entry = part
     counts = smooth_conflicts(entry.runs[0])
     looks = {
         "average": (COLOURS[1], "--"),
@@ -100,5 +90,3 @@ def _conflict_panel(figure: Figure, i: int, columns: int, problem: Problem, entr
         colour, dash = looks[stage]
         ax.plot(counts.index, counts[stage], color=colour, linestyle=dash, label=STAGES[stage])
     ax.set(title=f"{problem.title}, {entry.label}", xlabel="Round", ylim=(0, None))
-    ax.set_ylabel("Clients in conflict" if i == 0 else "")
-    return ax

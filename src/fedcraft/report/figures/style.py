@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from fedcraft.report.extras import needs
 from fedcraft.report.names import COLOURS, style
@@ -15,7 +15,7 @@ with needs("matplotlib"):
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["colour", "legend_name", "line", "panels", "paper_style", "shared_legend"]
+Part = TypeVar("Part")
 
 _RC: Any = {
     "font.family": "STIXGeneral",
@@ -62,6 +62,31 @@ def paper_style() -> Iterator[None]:
 def panels(columns: int, rows: int = 1, width: float = 3.0, height: float = 2.4) -> Figure:
     """An empty figure with room for ``rows`` x ``columns`` panels (sizes in inches)."""
     return Figure(figsize=(width * columns, height * rows), layout="constrained")
+
+
+def panel_row(
+    parts: Sequence[Part],
+    draw: Callable[[Axes, Part], None],
+    *,
+    ylabel: str = "",
+    legend: bool = False,
+    width: float = 3.0,
+    height: float = 2.4,
+    projection: str | None = None,
+) -> Figure | None:
+    """A figure with a panel for each part, made by ``draw``; None if there is nothing to draw."""
+    if not parts:
+        return None
+    figure = panels(len(parts), width=width, height=height)
+    axes = []
+    for place, part in enumerate(parts, 1):
+        axes.append(figure.add_subplot(1, len(parts), place, projection=projection))
+        draw(axes[-1], part)
+    if ylabel:
+        axes[0].set_ylabel(ylabel)
+    if legend:
+        shared_legend(figure, axes)
+    return figure
 
 
 def colour(entry: Entry) -> str:

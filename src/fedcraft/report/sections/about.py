@@ -12,8 +12,6 @@ from fedcraft.runs import Run
 from fedcraft.runs.problems import flatten
 from fedcraft.runs.select import Entry, Problem
 
-__all__ = ["configuration", "environment", "run_list"]
-
 _SKIPPED = {"method"}
 
 

@@ -15,8 +15,6 @@ from fedcraft.runs.select import Entry, Problem
 with needs("pandas"):
     import pandas as pd
 
-__all__ = ["accuracies", "distribution", "radar", "spread", "worst_named"]
-
 _WORST = 5
 
 

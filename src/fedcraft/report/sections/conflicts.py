@@ -16,8 +16,6 @@ from fedcraft.runs.select import Entry, Problem
 with needs("pandas"):
     import pandas as pd
 
-__all__ = ["STAGES", "conflicts", "cosine_grid", "smooth_conflicts"]
-
 STAGES = {
     "average": "Plain average",
     "reference": "Reference direction",

@@ -7,8 +7,6 @@ from typing import Any
 from fedcraft.report.series import curve, plain, thin
 from fedcraft.runs.select import Problem, Setting
 
-__all__ = ["CURVES", "convergence"]
-
 CURVES = {
     "mean": "Mean accuracy",
     "worst10": "Worst 10 %",

@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 
 from fedcraft.report.extras import needs
-from fedcraft.report.names import BASELINE
 from fedcraft.report.packing import packed, shares
 from fedcraft.report.sections.one_client import client_groups
 from fedcraft.runs import Run
 from fedcraft.runs.select import Entry, Problem
+from fedcraft.runs.summary import BASELINE
 
 with needs("pandas"):
     import pandas as pd
-
-__all__ = ["client_gains", "gains"]
 
 _NO_CHANGE = 1e-9
 

@@ -11,15 +11,13 @@ import numpy as np
 
 from fedcraft.report.extras import needs
 from fedcraft.report.names import class_names
-from fedcraft.report.sections.one_client import client_groups
+from fedcraft.report.sections.one_client import client_groups, label_counts
 from fedcraft.report.series import plain
 from fedcraft.runs import Run
 from fedcraft.runs.select import Entry, Problem, Setting
 
 with needs("pandas"):
     import pandas as pd
-
-__all__ = ["example_labels", "label_shares", "labels", "learning_rates", "rate_grid"]
 
 _EXAMPLE_CLIENTS = 30
 _RATES = {"client_lr", "server_lr"}
@@ -61,21 +59,12 @@ def label_shares(entries: Iterable[Entry]) -> pd.DataFrame | None:
     run = _labelled(entries)
     if run is None:
         return None
-    return _label_counts(run).rename(index=run.names("owners"), columns=class_names(run))
+    return label_counts(run).rename(index=run.names("owners"), columns=class_names(run))
 
 
 def _labelled(entries: Iterable[Entry]) -> Run | None:
     runs = (run for entry in entries for run in entry.runs)
-    return next((run for run in runs if len(_label_counts(run))), None)
-
-
-def _label_counts(run: Run) -> pd.DataFrame:
-    found = run.frame("labels")
-    if not {"client", "label", "count"} <= set(found.columns):
-        return pd.DataFrame()
-    return found.pivot_table(
-        index="client", columns="label", values="count", aggfunc="sum", fill_value=0
-    ).sort_index()
+    return next((run for run in runs if len(label_counts(run))), None)
 
 
 def example_labels(counts: pd.DataFrame) -> pd.DataFrame:
@@ -89,7 +78,7 @@ def labels(problem: Problem) -> dict[str, Any] | None:
     run = _labelled(problem.entries)
     if run is None:
         return None
-    counts, owners, classes = _label_counts(run), run.names("owners"), class_names(run)
+    counts, owners, classes = label_counts(run), run.names("owners"), class_names(run)
     sizes = counts.sum(axis=1)
     shares = counts.div(sizes.clip(lower=1), axis=0)
     examples = example_labels(shares)

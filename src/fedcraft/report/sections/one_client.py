@@ -25,8 +25,6 @@ from fedcraft.runs.select import Problem
 with needs("pandas"):
     import pandas as pd
 
-__all__ = ["MOST_VALUES", "client_groups", "client_view"]
-
 MOST_VALUES = 600_000
 _WHOLE = "all"
 _COSINE_STEPS = 100
@@ -70,11 +68,9 @@ class _Group:
     @cached_property
     def clients(self) -> list[int]:
         """Every client that was evaluated, holds data or took part."""
-        run = self.members[0].run
         tables = [member.accuracies.index for member in self.members]
-        labels = run.frame("labels")
-        held = [labels["client"]] if "label" in labels.columns else []
-        return sorted({int(client) for table in (*tables, *held) for client in table})
+        held = label_counts(self.members[0].run).index
+        return sorted({int(client) for table in (*tables, held) for client in table})
 
 
 def client_groups(problem: Problem) -> list[dict[str, Run]]:
@@ -181,18 +177,24 @@ def _group_view(group: _Group, most: int, layers: bool, pairs: bool) -> dict[str
 def _data_view(run: Run, group: _Group) -> dict[str, Any]:
     """Samples to train and to test on, and how often each label occurs."""
     test = _test_sizes(run).reindex(group.clients)
-    labels = run.frame("labels")
-    if "label" not in labels.columns or labels.empty:
+    counts, names = label_counts(run).reindex(group.clients, fill_value=0), class_names(run)
+    if not counts.columns.size:
         return {"test": packed(test), "labels": [], "counts": None}
-    counts = labels.pivot_table(
-        index="client", columns="label", values="count", aggfunc="sum", fill_value=0
-    ).reindex(group.clients, fill_value=0)
-    names = class_names(run)
     return {
         "test": packed(test),
         "labels": [names.get(label, str(label)) for label in counts.columns],
         "counts": packed(counts.to_numpy()),
     }
+
+
+def label_counts(run: Run) -> pd.DataFrame:
+    """How often each label (columns) occurs at each client (rows); empty if nobody knows."""
+    found = run.frame("labels")
+    if not {"client", "label", "count"} <= set(found.columns):
+        return pd.DataFrame()
+    return found.pivot_table(
+        index="client", columns="label", values="count", aggfunc="sum", fill_value=0
+    ).sort_index()
 
 
 def _test_sizes(run: Run) -> pd.Series:

@@ -11,8 +11,6 @@ from fedcraft.runs.summary import COLUMNS, METRICS
 from fedcraft.studies.presets import ROUNDS
 from fedcraft.studies.results import rank_correlation
 
-__all__ = ["published"]
-
 Rows = Sequence[Mapping[str, Any]]
 
 

@@ -13,8 +13,6 @@ from fedcraft.runs.select import Problem
 with needs("pandas"):
     import pandas as pd
 
-__all__ = ["suspects"]
-
 _SEEN = 2  # rounds: one alone says nothing
 _SHARE = 0.5  # of the rounds of a client in which a guard left it out
 _AGAINST = -0.1  # mean cosine with the others

@@ -7,8 +7,6 @@ from typing import Any
 from fedcraft.report.series import mean_seconds
 from fedcraft.runs.select import Entry, Problem
 
-__all__ = ["timing"]
-
 
 def timing(problem: Problem) -> dict[str, Any] | None:
     """Mean seconds per round and phase, and the peak memory, of every method."""
