@@ -238,6 +238,17 @@ def test_a_majority_of_huge_updates_is_left_out_once_the_usual_length_is_known()
     assert not any(grown), "honest updates may grow from round to round"
 
 
+def test_who_still_learns_is_not_left_out_once_the_others_send_short_updates():
+    rule, rows = guard("default"), honest(6, 6)
+    shrinking = np.ones((6, 1))
+    for _ in range(25):
+        assert not rule.screen(cohort(rows * shrinking)).left_out
+        shrinking[1:] *= 0.85
+    assert shrinking[1] < 1 / 50
+    rows[0] *= 100
+    assert list(rule.screen(cohort(rows * shrinking)).left_out) == [0]
+
+
 def test_an_unknown_guard_and_wrong_parameters_are_named():
     with pytest.raises(InputError, match="Did you mean 'multi_krum'"):
         guard("multikrum")

@@ -116,6 +116,14 @@ def test_a_backdoor_patches_images_and_is_measured(federation):
     assert door.success(immune, honest, tests) == 0
 
 
+@pytest.mark.parametrize("poison", [0.1, 0.25, 0.5, 0.7, 1.0])
+def test_a_backdoor_poisons_the_share_that_it_says(federation, poison):
+    honest, rows = federation.tensors(), federation.rows(0)
+    poisoned = attack("backdoor", poison=poison).poisoned(honest, rows, classes=10)
+    changed = (poisoned.inputs[rows] != honest.inputs[rows]).flatten(1).any(1)
+    assert int(changed.sum()) == pytest.approx(poison * len(rows), abs=1)
+
+
 def test_wrong_attacks_are_named(federation):
     with pytest.raises(InputError, match="Did you mean 'sign_flip'"):
         attack("signflip")

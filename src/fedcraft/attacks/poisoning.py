@@ -57,7 +57,8 @@ class Backdoor(Attack):
             raise ConfigError(
                 f"attack.target: expected one of the {classes} classes, found {self.target}"
             )
-        chosen = torch.from_numpy(rows[:: max(round(1 / self.poison), 1)])
+        counted = np.ceil(np.arange(len(rows) + 1) * self.poison - 1e-9)
+        chosen = torch.from_numpy(rows[np.diff(counted) > 0])
         labels, inputs = tensors.labels.clone(), tensors.inputs.clone()
         labels[chosen] = self.target
         inputs[chosen] = self.patched(inputs[chosen], tensors.inputs)

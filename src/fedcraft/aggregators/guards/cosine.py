@@ -13,7 +13,7 @@ from fedcraft.aggregators.guards.base import Guard, Judgement, Scale, check_scal
 from fedcraft.aggregators.guards.copies import same_direction
 from fedcraft.errors import require
 
-_GROWTH = 2.0
+_GROWTH, _FALL = 2.0, 0.95  # how far the usual length may change from one round to the next
 _MAD = 1.4826  # times the median deviation of a normal distribution is its standard deviation
 
 
@@ -28,8 +28,10 @@ class Cosine(Guard):
     much, many honest ones have a_i < 0. Its copies go with it. After each one the others are
     measured again, because a liar spoils the mean for the honest. Before all that, clients are left
     out whose update is more than ``longest`` times as long as usual: the median of the round, but
-    at most twice what was usual in the round before, which the guard remembers. Otherwise one round
-    with a majority of huge updates, which small cohorts do draw, would end the training.
+    at most twice and at least 0.95 times what was usual in the round before, which the guard
+    remembers. Otherwise one round with a majority of huge updates, which small cohorts do draw,
+    would end the training; and once most clients fit their data and send short updates, those that
+    still learn would be left out.
 
     u are unit updates, ``scale`` says of what. All v_j are equal, except that clients whose cosine
     reaches ``similarity`` share one vote and one weight: copies cannot outvote the others. At most
@@ -90,7 +92,8 @@ class Cosine(Guard):
             return [""] * cohort.size
         usual = float(moving[(len(moving) - 1) // 2])
         if "usual_length" in self.memory:
-            usual = min(usual, _GROWTH * self.memory["usual_length"])
+            before = self.memory["usual_length"]
+            usual = min(max(usual, _FALL * before), _GROWTH * before)
         self.memory = {"usual_length": usual}
         return [
             f"update {norm / usual:.3g} times as long as usual"
