@@ -177,6 +177,25 @@ def test_claimed_sizes_count_at_most_the_cap_times_the_median():
     np.testing.assert_allclose(trusting.cohort.weights, [0.1, 0.1, 0.8])
 
 
+@pytest.mark.parametrize("name", ["cosine", "answers"])
+@pytest.mark.parametrize("unit", [1.0, 1e-6], ids=["samples", "shares"])
+def test_who_claims_an_impossible_size_is_left_out(name, unit):
+    weights = unit * np.array([20, 30, 30, 50, 30, 30 * 1001.0])
+    seen = screened(name, honest(1, 6) + 2, weights=weights)
+    assert seen.left_out == {5: "claims 1e+03 times the usual number of samples"}
+    np.testing.assert_allclose(seen.cohort.weights, weights[:5] / weights[:5].sum())
+    trusting = screened(name, honest(1, 6) + 2, {"largest_claim": 2000}, weights=weights)
+    assert not trusting.left_out
+
+
+@pytest.mark.parametrize("name", ["cosine", "size_cap"])
+def test_a_data_centre_among_phones_stays_with_the_weight_of_the_cap(name):
+    weights = [30, 30, 30, 0, 30, 30 * 999.0]
+    seen = screened(name, honest(1, 6) + 2, weights=weights)
+    assert not seen.left_out
+    np.testing.assert_allclose(seen.cohort.weights, np.array([1, 1, 1, 0, 1, 3]) / 7)
+
+
 def test_norm_clipping_limits_lengths_to_the_median():
     rows = honest(2, 5)
     rows *= np.array([1, 2, 3, 4, 100])[:, None] / np.linalg.norm(rows, axis=1, keepdims=True)
@@ -254,6 +273,8 @@ def test_an_unknown_guard_and_wrong_parameters_are_named():
         guard("multikrum")
     with pytest.raises(InputError, match=r"cap.*at least 1"):
         guard("size_cap", cap=0.5)
+    with pytest.raises(InputError, match="largest_claim"):
+        guard("answers", largest_claim=1)
     with pytest.raises(InputError, match="scale"):
         guard("cosine", scale="raw")
 

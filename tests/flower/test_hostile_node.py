@@ -1,4 +1,4 @@
-"""Five honest nodes and one that sends minus a hundred times its update and claims 10^9 samples."""
+"""Five honest nodes and one that lies, in one way after the other."""
 
 from __future__ import annotations
 
@@ -19,8 +19,13 @@ from fedcraft.report.page import page
 
 ROUNDS = 15
 PATIENCE = 900
+FOUND = {"flip": "", "hundredfold": "update ", "claim": "claims "}
+"""How the guard's reason begins; a flip is found by its answers or by its cosine."""
+FREE = {"flip": 5, "hundredfold": 0, "claim": 0}
+"""Rounds in which the liar may take part: nobody has answered a step in the first."""
 
 pytestmark = pytest.mark.federation
+each_lie = pytest.mark.parametrize("lie", FOUND)
 
 
 @pytest.fixture(scope="module")
@@ -32,29 +37,37 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmFederat
 
 @pytest.fixture(scope="module")
 def runs(federation: WarmFederation, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The honest run and the one with the liar, on the same SuperLink."""
+    """The honest run and one for each lie, on the same SuperLink."""
     home = tmp_path_factory.mktemp("runs")
-    for name, lies in (("honest", False), ("lied-to", True)):
-        config = {"rounds": ROUNDS, "lies": lies, "out": str(home / name)}
+    found = {}
+    for lie in ("", *FOUND):
+        name = lie or "honest"
+        config = {"rounds": ROUNDS, "lie": lie, "out": str(home / name)}
         federation.run(APPS / "hostile", config, name=name).wait(PATIENCE)
-    return {name: home / name for name in ("honest", "lied-to")}
+        found[name] = home / name
+    return found
 
 
-def test_the_liar_costs_less_than_a_twentieth(runs: dict[str, Path]) -> None:
-    honest, attacked = (task.accuracy(load_file(p / "model.safetensors")) for p in runs.values())
+@each_lie
+def test_the_liar_costs_less_than_a_twentieth(runs: dict[str, Path], lie: str) -> None:
+    honest, attacked = (
+        task.accuracy(load_file(runs[name] / "model.safetensors")) for name in ("honest", lie)
+    )
     assert honest > 0.6
     assert attacked >= honest - 0.05
 
 
+@each_lie
 def test_the_liar_is_named_in_the_log_and_in_the_report(
-    runs: dict[str, Path], federation: WarmFederation
+    runs: dict[str, Path], federation: WarmFederation, lie: str
 ) -> None:
-    folder = runs["lied-to"]
+    folder = runs[lie]
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert len(rows) == ROUNDS
-    assert all(task.LIAR in row["left_out"] for row in rows)
-    assert f"left out {task.LIAR} (update" in (folder / "log.txt").read_text()
-    assert f"the guard left out client {task.LIAR}" in federation.log("lied-to")
+    named = sum(task.LIAR in row.get("left_out", ()) for row in rows)
+    assert named >= ROUNDS - FREE[lie]
+    assert f"left out {task.LIAR} ({FOUND[lie]}" in (folder / "log.txt").read_text()
+    assert f"the guard left out client {task.LIAR}: {FOUND[lie]}" in federation.log(lie)
     text = page([Run(folder)])
     suspects = text[text.index("Suspects</h2>") :]
     assert f'<th scope="row">{task.LIAR}</th>' in suspects

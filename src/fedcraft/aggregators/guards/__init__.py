@@ -13,7 +13,7 @@ from fedcraft.registry import build
 __all__ = ["GUARDS", "Guard", "Judgement", "Screening", "guard"]
 
 GUARDS: dict[str, str] = {
-    "default": "fedcraft.aggregators.guards.cosine:Cosine",
+    "default": "fedcraft.aggregators.guards.answers:Answers",
     "none": "fedcraft.aggregators.guards.size_cap:NoGuard",
     "size_cap": "fedcraft.aggregators.guards.size_cap:SizeCap",
     "krum": "fedcraft.aggregators.guards.krum:Krum",
@@ -22,6 +22,7 @@ GUARDS: dict[str, str] = {
     "centred_clipping": "fedcraft.aggregators.guards.centred_clipping:CentredClipping",
     "norm_clipping": "fedcraft.aggregators.guards.norm_clipping:NormClipping",
     "cosine": "fedcraft.aggregators.guards.cosine:Cosine",
+    "answers": "fedcraft.aggregators.guards.answers:Answers",
     "copies": "fedcraft.aggregators.guards.copies:Copies",
     "trust": "fedcraft.aggregators.guards.trust:Trust",
 }

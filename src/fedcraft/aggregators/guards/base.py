@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from fedcraft.aggregators.cohort import Cohort
+from fedcraft.aggregators.cohort import Cohort, Vector
 from fedcraft.aggregators.mixed_cohort import MixedCohort
 from fedcraft.errors import StateError, require
 from fedcraft.linalg import rounding, shares, unit_grams
@@ -66,14 +66,14 @@ class Guard(ABC):
 
     @abstractmethod
     def judge(self, cohort: Cohort) -> Judgement:
-        """Judge a cohort of at least two clients, whose claims are capped."""
+        """Judge a cohort of at least two clients; their claims are raw, see ``capped``."""
 
     def screen(self, cohort: Cohort) -> Screening:
         """Return what the rule sees of a round; the cohort itself if nothing changes."""
-        capped = _capped(cohort, self.cap)
         if cohort.size < 2:
-            return Screening(capped)
-        judgement = self.judge(capped)
+            return Screening(self.capped(cohort))
+        judgement = self.judge(cohort)
+        capped = self.capped(cohort)  # after the judgement, so that it shares its products
         reasons = judgement.reasons if "" in judgement.reasons else ("",) * cohort.size
         left_out = {i: why for i, why in zip(cohort.client_ids, reasons, strict=True) if why}
         if judgement.factors is not None:
@@ -81,6 +81,17 @@ class Guard(ABC):
         if not left_out and judgement.mixing is None:
             return Screening(capped)
         return Screening(_view(capped, judgement.mixing, reasons), left_out)
+
+    def capped(self, cohort: Cohort) -> Cohort:
+        """Return the cohort with the sizes and losses that count."""
+        return _capped(cohort, self.cap)
+
+    def after(self, cohort: Cohort, direction: Vector, known: Mapping[ClientId, float]) -> None:
+        """Remember the step g that the rule made; ``cohort`` includes the clients left out.
+
+        ``known`` has the products <x_i, g> that the rule has computed anyway, by client.
+        """
+        return
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the guard remembers: tensors and plain values, safe to save."""
@@ -142,10 +153,16 @@ def _equal(one: Tensor | None, other: Tensor | None) -> bool:
     return one is not None and other is not None and torch.equal(one, other)
 
 
-def _at_most(claims: Tensor, cap: float) -> Tensor:
-    """Limit claims to ``cap`` times the median of those that are above zero."""
+def usual_claim(claims: Tensor) -> float:
+    """Return the median of the claims that are above zero; zero if there are none."""
     positive = claims[claims > 0]
-    return claims if not len(positive) else claims.clamp(max=cap * float(positive.quantile(0.5)))
+    return float(positive.quantile(0.5)) if len(positive) else 0.0
+
+
+def _at_most(claims: Tensor, cap: float) -> Tensor:
+    """Limit claims to ``cap`` times the usual one."""
+    usual = usual_claim(claims)
+    return claims if usual == 0 else claims.clamp(max=cap * usual)
 
 
 def _claiming(cohort: Cohort, weights: Tensor, losses: Tensor | None = None) -> Cohort:
@@ -158,8 +175,7 @@ def _claiming(cohort: Cohort, weights: Tensor, losses: Tensor | None = None) -> 
 
 
 def _view(cohort: Cohort, mixing: Tensor | None, reasons: tuple[str, ...]) -> Cohort:
-    if mixing is None:
-        mixing = torch.eye(cohort.size, dtype=torch.float64)
+    unit = torch.eye(cohort.size, dtype=torch.float64)
     whole = MixedCohort(
         layout=cohort.layout,
         client_ids=cohort.client_ids,
@@ -169,7 +185,12 @@ def _view(cohort: Cohort, mixing: Tensor | None, reasons: tuple[str, ...]) -> Co
         client_lr=cohort.client_lr,
         dropped=cohort.dropped,
         inner=cohort,
-        mixing=mixing,
+        mixing=unit if mixing is None else mixing,
     )
-    kept = [row for row, why in enumerate(reasons) if not why]
-    return whole if len(kept) == cohort.size else whole.select(torch.tensor(kept))
+    kept = torch.tensor([row for row, why in enumerate(reasons) if not why])
+    if len(kept) == cohort.size:
+        return whole
+    seen = whole.select(kept)
+    if mixing is None and cohort.knows_grams:  # a selection needs no product with the mixing
+        seen.__dict__["grams"] = cohort.grams[:, kept][:, :, kept]
+    return seen

@@ -30,11 +30,11 @@ class CentredClipping(Guard):
         self.radius, self.iterations = radius, iterations
 
     def judge(self, cohort: Cohort) -> Judgement:
-        products = cohort.gram
-        centre = weiszfeld(products, cohort.weights, iterations=100, nu=1e-3)
+        products, weights = cohort.gram, self.capped(cohort).weights
+        centre = weiszfeld(products, weights, iterations=100, nu=1e-3)
         tau = self.radius * float(distances_from(products, centre).quantile(0.5))
         for _ in range(self.iterations):
-            centre = cohort.weights @ _clipped(products, centre, tau)
+            centre = weights @ _clipped(products, centre, tau)
         return Judgement.keeping_all(cohort, mixing=_clipped(products, centre, tau))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,12 +10,34 @@ from torch import Tensor
 
 from fedcraft.aggregators.cohort import Cohort
 from fedcraft.aggregators.guards.agreement import others_cosines
-from fedcraft.aggregators.guards.base import Guard, Judgement, Scale, check_scale, kernel, slack
+from fedcraft.aggregators.guards.base import (
+    Guard,
+    Judgement,
+    Scale,
+    check_scale,
+    kernel,
+    slack,
+    usual_claim,
+)
 from fedcraft.aggregators.guards.copies import same_direction
 from fedcraft.errors import require
 
 _GROWTH, _FALL = 2.0, 0.95  # how far the usual length may change from one round to the next
 _MAD = 1.4826  # times the median deviation of a normal distribution is its standard deviation
+
+
+@dataclass(frozen=True)
+class Demand:
+    """A client is left out below min(``least``, median - ``spread`` s), for every client (m,)."""
+
+    least: Tensor
+    spread: Tensor
+
+    def limits(self, agreement: Tensor, votes: Tensor) -> Tensor:
+        """Return the limits, with the median and the spread of these clients' agreement."""
+        centre, deviation = median_and_spread(agreement, votes)
+        # Where all pull against the others, ``least`` counts from what is usual.
+        return torch.minimum(self.least + min(centre, 0), centre - self.spread * deviation)
 
 
 class Cosine(Guard):
@@ -31,7 +54,8 @@ class Cosine(Guard):
     at most twice and at least 0.95 times what was usual in the round before, which the guard
     remembers. Otherwise one round with a majority of huge updates, which small cohorts do draw,
     would end the training; and once most clients fit their data and send short updates, those that
-    still learn would be left out.
+    still learn would be left out. Left out are also clients that claim more than ``largest_claim``
+    times the median number of samples: the cap alone would let such a claim count three times.
 
     u are unit updates, ``scale`` says of what. All v_j are equal, except that clients whose cosine
     reaches ``similarity`` share one vote and one weight: copies cannot outvote the others. At most
@@ -45,6 +69,7 @@ class Cosine(Guard):
         least: float = 0.0,
         spread: float = 1.5,
         longest: float = 10.0,
+        largest_claim: float = 1000.0,
         most: float = 0.5,
         similarity: float = 0.95,
         scale: Scale = "layers",
@@ -54,35 +79,43 @@ class Cosine(Guard):
         require(-1 <= least <= 1, "least", "a cosine", least)
         require(spread >= 0, "spread", "a number >= 0", spread)
         require(longest > 1, "longest", "a number above 1", longest)
+        require(largest_claim > 1, "largest_claim", "a number above 1", largest_claim)
         require(0 < most < 1, "most", "a share of the cohort in (0, 1)", most)
         require(0 < similarity <= 1, "similarity", "a cosine in (0, 1]", similarity)
         require(scale != "raw", "scale", "'unit' or 'layers'", scale)
-        self.least, self.spread, self.longest = least, spread, longest
+        self.least, self.spread = least, spread
+        self.longest, self.largest_claim = longest, largest_claim
         self.most, self.similarity, self.scale = most, similarity, check_scale(scale)
 
     def judge(self, cohort: Cohort) -> Judgement:
         cosines = kernel(cohort, self.scale)
         copies = same_direction(cosines, self.similarity)
         votes = 1 / copies.sum(dim=1)
-        reasons = self._length_reasons(cohort)
-        kept = torch.tensor([not why for why in reasons])
-        for _ in range(cohort.size):
+        reasons, demand = self.objections(cohort), self.demand(cohort)
+        kept, equal = torch.tensor([not why for why in reasons]), slack(cohort, cosines)
+        while bool(kept.any()):
             agreement = others_cosines(cosines, votes * kept)
-            worst = int(agreement.masked_fill(~kept, torch.inf).argmin())
+            limits = demand.limits(agreement[kept], votes[kept]) - equal
+            short = (agreement - limits).masked_fill(~kept, torch.inf)
+            worst = int(short.argmin())
             against = copies[worst].bool() & kept
-            limit = self._limit(agreement[kept], votes[kept]) - slack(cohort, cosines)
             few = int((~kept | against).sum()) <= self.most * cohort.size
-            if not few or not float(agreement[worst]) < limit:
+            if not few or not float(short[worst]) < 0:
                 break
             for row in torch.nonzero(against).flatten().tolist():
                 reasons[row] = f"cosine {float(agreement[row]):+.2f} with the others"
             kept &= ~against
         return Judgement(tuple(reasons), factors=votes)
 
-    def _limit(self, agreement: Tensor, votes: Tensor) -> float:
-        centre = _weighted_median(agreement, votes)
-        deviation = _MAD * _weighted_median((agreement - centre).abs(), votes)
-        return min(self.least, centre - self.spread * deviation)
+    def objections(self, cohort: Cohort) -> list[str]:
+        """Return what speaks against clients before agreement is measured, "" for all others."""
+        pairs = zip(self._length_reasons(cohort), self._claim_reasons(cohort), strict=True)
+        return [length or claim for length, claim in pairs]
+
+    def demand(self, cohort: Cohort) -> Demand:
+        """Return how much disagreement it takes to leave a client out."""
+        least = torch.full((cohort.size,), self.least, dtype=torch.float64)
+        return Demand(least, torch.full_like(least, self.spread))
 
     def _length_reasons(self, cohort: Cohort) -> list[str]:
         """Return why clients with far too long updates are left out, "" for all others."""
@@ -94,13 +127,30 @@ class Cosine(Guard):
         if "usual_length" in self.memory:
             before = self.memory["usual_length"]
             usual = min(max(usual, _FALL * before), _GROWTH * before)
-        self.memory = {"usual_length": usual}
+        self.memory = {**self.memory, "usual_length": usual}
         return [
             f"update {norm / usual:.3g} times as long as usual"
             if norm > self.longest * usual
             else ""
             for norm in norms.tolist()
         ]
+
+    def _claim_reasons(self, cohort: Cohort) -> list[str]:
+        """Return why clients with impossible sizes are left out, "" for all others."""
+        # The weights of a round have sum one; only their quotients say what was claimed.
+        claims = cohort.weights / usual_claim(cohort.weights)
+        return [
+            f"claims {claim:.3g} times the usual number of samples"
+            if claim > self.largest_claim
+            else ""
+            for claim in claims.tolist()
+        ]
+
+
+def median_and_spread(values: Tensor, weights: Tensor) -> tuple[float, float]:
+    """Return the weighted median, and the spread from the median deviation."""
+    centre = _weighted_median(values, weights)
+    return centre, _MAD * _weighted_median((values - centre).abs(), weights)
 
 
 def _weighted_median(values: Tensor, weights: Tensor) -> float:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fedcraft.aggregators.cohort import Cohort
 from fedcraft.aggregators.guards.base import Guard, Judgement, Scale, check_scale, kernel
 from fedcraft.errors import require
-from fedcraft.linalg import rounding, shares
+from fedcraft.linalg import ratio, rounding, shares
 
 
 class GeometricMedian(Guard):
@@ -38,13 +37,11 @@ class GeometricMedian(Guard):
         self.scale, self.iterations, self.nu = check_scale(scale), iterations, nu
 
     def judge(self, cohort: Cohort) -> Judgement:
-        products = kernel(cohort, self.scale)
+        products, weights = kernel(cohort, self.scale), self.capped(cohort).weights
         # Below the square root of rounding, a distance from products has no digit left.
         nu = max(self.nu, math.sqrt(rounding(cohort.dtype)))
-        found = weiszfeld(products, cohort.weights, self.iterations, nu)
-        return Judgement.keeping_all(
-            cohort, factors=torch.where(cohort.weights > 0, found / cohort.weights, 0)
-        )
+        found = weiszfeld(products, weights, self.iterations, nu)
+        return Judgement.keeping_all(cohort, factors=ratio(found, weights))
 
 
 def weiszfeld(products: Tensor, starting: Tensor, iterations: int, nu: float) -> Tensor:

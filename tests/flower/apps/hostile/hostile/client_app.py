@@ -1,4 +1,4 @@
-"""An honest client app, which lies on the sixth node if the run says so."""
+"""An honest client app, which lies on the sixth node if the run says how."""
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -18,7 +18,8 @@ app = ClientApp()
 def train(message: Message, context: Context) -> Message:
     reply = honest(message, context)
     liar = int(context.node_config["partition-id"]) == LIAR
-    return lying(reply) if liar and context.run_config["lies"] else reply
+    lie = str(context.run_config["lie"])
+    return lying(reply, lie) if liar and lie else reply
 
 
 app.evaluate()(honest)

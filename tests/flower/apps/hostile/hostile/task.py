@@ -15,6 +15,8 @@ HONEST = 5
 LIAR = HONEST
 CLIENTS = HONEST + 1
 CLIENT_LR = 0.1
+LIES = {"flip": (-1, None), "hundredfold": (100, None), "claim": (1, 10**9)}
+"""What the sixth node multiplies its update with, and the samples that it claims."""
 
 
 @cache
@@ -31,12 +33,14 @@ def model() -> nn.Module:
     return build("mlp", input_shape=(64,), classes=10, seed=SEED, hidden=[32])
 
 
-def lying(reply: Message) -> Message:
-    """Minus a hundred times the update, and a billion samples."""
+def lying(reply: Message, lie: str) -> Message:
+    """Return the reply with one of the ``LIES``."""
+    factor, samples = LIES[lie]
     arrays = reply.content["update"]
     for name in arrays:
-        arrays[name] = Array(np.asarray(-100 * arrays[name].numpy(), arrays[name].dtype))
-    reply.content["metrics"]["num-examples"] = 10**9
+        arrays[name] = Array(np.asarray(factor * arrays[name].numpy(), arrays[name].dtype))
+    if samples is not None:
+        reply.content["metrics"]["num-examples"] = samples
     return reply
 
 

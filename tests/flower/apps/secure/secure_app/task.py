@@ -7,7 +7,7 @@ from torch import nn
 from fedcraft.data import Federation, federate, load
 from fedcraft.models import build
 from fedcraft.secure import Secure
-from fedcraft.secure.client import Limits
+from fedcraft.secure.limits import Limits
 
 SEED, CLIENTS, CLIENT_LR = 11, 5, 0.05
 OPTIONS = Secure(sketch=1024, refinements=1, most_share=1.0, precision=1e-5)
