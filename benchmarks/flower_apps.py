@@ -131,12 +131,16 @@ class TorchApp(App):
     def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         """Return the local optimiser."""
 
+    def sent(self, network: nn.Module) -> dict[str, Tensor]:
+        """Return what travels of a network: all of it."""
+        return network.state_dict()
+
     def initial(self) -> Arrays:
         torch.manual_seed(self.seed)
-        return [value.numpy() for value in self.network().state_dict().values()]
+        return [value.numpy() for value in self.sent(self.network()).values()]
 
     def record(self, model: Arrays) -> ArrayRecord:
-        return ArrayRecord(self._with(model).state_dict())
+        return ArrayRecord(self.sent(self._with(model)))
 
     def train(self, model: Arrays, inputs: NDArray[Any], labels: NDArray[Any], seed: int) -> Arrays:
         network = self._with(model)
@@ -148,7 +152,7 @@ class TorchApp(App):
             target = torch.from_numpy(labels[batch.numpy()])
             nn.functional.cross_entropy(outputs, target).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-        return [value.numpy() for value in network.state_dict().values()]
+        return [value.numpy() for value in self.sent(network).values()]
 
     def predict(self, model: Arrays, inputs: NDArray[Any]) -> NDArray[Any]:
         with torch.no_grad():
@@ -157,9 +161,9 @@ class TorchApp(App):
 
     def _with(self, model: Arrays) -> nn.Module:
         network = self.network()
-        names = network.state_dict()
         copies = (torch.from_numpy(array.copy()) for array in model)
-        network.load_state_dict(dict(zip(names, copies, strict=True)))
+        sent = dict(zip(self.sent(network), copies, strict=True))
+        network.load_state_dict(network.state_dict() | sent)
         return network
 
     @staticmethod
@@ -280,31 +284,12 @@ class LoraApp(NormedApp):
         torch.manual_seed(0)  # all clients have the same frozen layers
         return nn.Sequential(nn.Flatten(), AdaptedLinear(64, 32), nn.ReLU(), AdaptedLinear(32, 10))
 
-    def initial(self) -> Arrays:
-        return [tensor.detach().numpy() for tensor in self._adapters(self.network()).values()]
+    def sent(self, network: nn.Module) -> dict[str, Tensor]:
+        return {name: p.detach() for name, p in network.named_parameters() if p.requires_grad}
 
     def record(self, model: Arrays) -> ArrayRecord:
-        names = self._adapters(self.network())
-        tensors = (torch.from_numpy(array) for array in model)
-        return ArrayRecord(
-            {name.replace(".default", ""): t for name, t in zip(names, tensors, strict=True)}
-        )
-
-    def train(self, model: Arrays, inputs: NDArray[Any], labels: NDArray[Any], seed: int) -> Arrays:
-        whole = super().train(model, inputs, labels, seed)
-        named = dict(zip(self.network().state_dict(), whole, strict=True))
-        return [named[name] for name in self._adapters(self.network())]
-
-    def _with(self, model: Arrays) -> nn.Module:
-        network = self.network()
-        tensors = (torch.from_numpy(array.copy()) for array in model)
-        adapters = dict(zip(self._adapters(network), tensors, strict=True))
-        network.load_state_dict(adapters, strict=False)
-        return network
-
-    @staticmethod
-    def _adapters(network: nn.Module) -> dict[str, nn.Parameter]:
-        return {name: p for name, p in network.named_parameters() if p.requires_grad}
+        named = self.sent(self._with(model)).items()
+        return ArrayRecord({name.replace(".default", ""): tensor for name, tensor in named})
 
 
 def client_app(app: App) -> ClientApp:

@@ -49,7 +49,7 @@ from fedcraft.secure.server import MaskedRound
 from fedcraft.secure.simulation import LocalExchange, secret_cohort
 from fedcraft.updates import Layout
 
-_MODEL = bytes(32)
+_REQUEST = bytes(32)
 _CLIP, _TARGET, _MODULUS = 8.0, 1 << 22, 1 << 32  # the defaults of Flower's SecAgg+
 _IN_MEMORY = 4e9  # bytes of updates: the largest plain round that is run
 
@@ -72,7 +72,7 @@ class CountingExchange(LocalExchange):
 
     def __init__(self, updates: Updates, layout: Layout, ids: list[int], options: Secure) -> None:
         nothing = torch.empty(len(ids), 0)
-        super().__init__(nothing, ids, options, model=_MODEL, random=np.random.default_rng(0))
+        super().__init__(nothing, ids, options, request=_REQUEST, random=np.random.default_rng(0))
         self._make, self._sizes, self._options = updates, layout.sizes, options
         self.up = self.down = 0
         self.seconds = self.first = 0.0
@@ -126,7 +126,7 @@ def secure_round(
     ids = list(range(clients))
     exchange = CountingExchange(updates, layout, ids, options)
     started = time.process_time()
-    round = MaskedRound(exchange, ids, layout.sizes, options, occasion=b"1", model=_MODEL)
+    round = MaskedRound(exchange, ids, layout.sizes, options, occasion=b"1", request=_REQUEST)
     products = SecretProducts(round, options)
     cohort = secret_cohort(products, round, layout, RoundInput(layers=layout), ids)
     step = aggregate_secretly(rule, cohort)

@@ -7,6 +7,7 @@ import difflib
 import importlib
 import inspect
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from typing import Any
 
 from fedcraft.errors import FedcraftError, InputError, MissingExtraError, require_numbers
@@ -70,6 +71,14 @@ def require_known(
             f"{what} takes no parameter {foreign[0]!r}.{did_you_mean(foreign[0], known)} "
             f"It takes {', '.join(known) or 'none'}."
         )
+
+
+def require_keys(table: str, given: Iterable[str], options: type[Any]) -> None:
+    """Raise an error about the first key of a table that is not a field of its ``options``."""
+    known = [option.name for option in fields(options)]
+    for key in given:
+        if key not in known:
+            raise InputError(f"{table}: unknown key {key!r}.{did_you_mean(key, known)}")
 
 
 def find(what: str, table: Mapping[str, str], name: str) -> Any:

@@ -34,13 +34,13 @@ class Sealed(Cohort):
         parts = zip(self.products, vector.split(self.layout.sizes), strict=True)
         return torch.stack([rows @ part for rows, part in parts])
 
-    def combine(self, coefficients, base=None, base_scale=None, *, factor=1.0, precise=()):
-        weights = coefficients.expand(len(self.products), -1)
+    def add_up(self, terms):
+        weights = terms.coefficients.expand(len(self.products), -1)
         total = torch.cat([rows.T @ c for rows, c in zip(self.products, weights, strict=True)])
-        if base is not None:
-            scale = torch.ones(len(self.products)) if base_scale is None else base_scale
-            total += base * scale.repeat_interleave(torch.tensor(self.layout.sizes))
-        return factor * total
+        if terms.base is not None:
+            scale = terms.base_scale.repeat_interleave(torch.tensor(self.layout.sizes))
+            total += terms.base * scale
+        return terms.factor * total
 
 
 def make_round(seed, count=5):

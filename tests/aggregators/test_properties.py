@@ -185,7 +185,7 @@ def test_a_failed_round_leaves_the_state_alone(promise, monkeypatch):
     with pytest.raises(NonFiniteError):
         rule.aggregate(**{**last, "updates": np.full((4, DIMENSION), np.nan)})
     with monkeypatch.context() as patched:
-        patched.setattr(rule, "_certificate", _fail)
+        patched.setattr("fedcraft.aggregators.base.certify", _fail)
         with pytest.raises(KeyboardInterrupt):
             rule.aggregate(**last)
     np.testing.assert_array_equal(
@@ -193,7 +193,7 @@ def test_a_failed_round_leaves_the_state_alone(promise, monkeypatch):
     )
 
 
-def _fail(*_: object) -> None:
+def _fail(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 

@@ -23,7 +23,7 @@ from fedcraft.flower.server.private_rounds import FederatedPrivacy
 from fedcraft.privacy import Privacy
 from fedcraft.privacy.accounting import gaussian_epsilon
 from fedcraft.secure import Secure
-from fedcraft.secure.client import Limits
+from fedcraft.secure.limits import Limits
 
 LOCAL = Privacy(mode="local", clip=0.5, noise=2.0)
 CENTRAL = Privacy(mode="central", clip=0.5, noise=2.0)

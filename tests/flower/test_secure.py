@@ -15,7 +15,7 @@ from fedcraft.errors import ClientError, InputError
 from fedcraft.flower import SecureAnswers, Strategy, client_app
 from fedcraft.flower.messages import secure as wire
 from fedcraft.secure import Secure
-from fedcraft.secure.client import Limits
+from fedcraft.secure.limits import Limits
 
 OPTIONS = Secure(sketch=1024, refinements=1, most_share=1.0, precision=1e-5)  # exact angles
 SUMS = Secure(sketch=0, bound=20.0, most_share=1.0, precision=1e-5)

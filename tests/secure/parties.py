@@ -19,7 +19,7 @@ from fedcraft.updates import Layout
 
 SIZES = (60, 30, 6)
 CLIENTS = tuple(range(6))
-MODEL = b"model" * 8
+REQUEST = b"request." * 4
 Lie = Callable[[str, int, dict[str, Any]], dict[str, Any]]
 
 
@@ -46,7 +46,7 @@ class FaultyExchange(LocalExchange):
     ) -> None:
         clients = list(range(len(rows)))
         random = np.random.default_rng(0)
-        super().__init__(rows, clients, options, model=MODEL, random=random)
+        super().__init__(rows, clients, options, request=REQUEST, random=random)
         self.losses, self.lie = losses or {}, lie
         self.stages: list[str] = []
         self.received: list[tuple[str, int, Any]] = []
@@ -73,7 +73,7 @@ def secure_round(
     chosen = options or Secure(most_share=0.9, refinements=1)
     exchange = FaultyExchange(rows, chosen, **faults)
     clients = list(range(len(rows)))
-    round = MaskedRound(exchange, clients, SIZES, chosen, occasion=b"1", model=MODEL)
+    round = MaskedRound(exchange, clients, SIZES, chosen, occasion=b"1", request=REQUEST)
     return round, exchange
 
 

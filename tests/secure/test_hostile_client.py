@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from parties import MODEL, SIZES, FaultyExchange, secret, updates
+from parties import REQUEST, SIZES, FaultyExchange, secret, updates
 
 from fedcraft.aggregators import aggregator
 from fedcraft.secure import Secure
@@ -30,7 +30,7 @@ FIELDS = {
 def run(forge: Any, options: Secure = OPTIONS, rule: str = "craft") -> tuple[Any, FaultyExchange]:
     exchange = FaultyExchange(updates(), options)
     exchange.forge = {LIAR: forge}
-    round = MaskedRound(exchange, range(6), SIZES, options, occasion=b"1", model=MODEL)
+    round = MaskedRound(exchange, range(6), SIZES, options, occasion=b"1", request=REQUEST)
     chosen = aggregator(rule)
     if rule == "craft":
         chosen.memory = {"reference": updates(1)[0]}

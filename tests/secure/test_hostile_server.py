@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from parties import MODEL, SIZES, FaultyExchange, secure_round, updates
+from parties import REQUEST, SIZES, FaultyExchange, secure_round, updates
 from test_protocol import summed
 
 from fedcraft.secure import Secure
 from fedcraft.secure.agreement import RefusedError
-from fedcraft.secure.client import Limits, SecureClient
+from fedcraft.secure.client import SecureClient
 from fedcraft.secure.fixed_point import FixedPoint
-from fedcraft.secure.limits import agreed_format
+from fedcraft.secure.limits import Limits, agreed_format
 from fedcraft.secure.primitives import as_array
 from fedcraft.secure.server import MaskedRound, RoundFailed
 
@@ -51,7 +51,7 @@ class Party:
         for me, client in enumerate(self.clients):
             parts = [_part(self.sealed[j], me) for j in members]
             mine = {"sealed": as_array(b"".join(parts)), "lengths": np.array(list(map(len, parts)))}
-            client.sketch(said, mine, updates()[me], b"model", **options)
+            client.sketch(said, mine, updates()[me], REQUEST, **options)
 
     def sum_request(self, members: list[int], coefficients: list[float]) -> dict[str, Any]:
         """The request for a sum, the same coefficients in every layer."""
@@ -186,7 +186,7 @@ def _round_of_means() -> tuple[MaskedRound, FaultyExchange]:
     exchange = FaultyExchange(updates(), options)
     for client in exchange.clients.values():
         client.limits = Limits(1.0, 1, 2, equal_sums=True)
-    round = MaskedRound(exchange, range(6), SIZES, options, occasion=b"1", model=MODEL)
+    round = MaskedRound(exchange, range(6), SIZES, options, occasion=b"1", request=REQUEST)
     return round, exchange
 
 

@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from parties import CLIENTS, SIZES, FaultyExchange, secret, secure_round, units, updates
+from parties import CLIENTS, REQUEST, SIZES, FaultyExchange, secret, secure_round, units, updates
 
 from fedcraft.aggregators import aggregator
 from fedcraft.secure import Secure
 from fedcraft.secure.agreement import RefusedError, largest_share, neighbours
-from fedcraft.secure.client import Limits, SecureClient
+from fedcraft.secure.client import SecureClient
 from fedcraft.secure.cohort import aggregate_secretly
 from fedcraft.secure.fixed_point import FixedPoint
+from fedcraft.secure.limits import Limits
 from fedcraft.secure.primitives import as_array
 from fedcraft.secure.server import MaskedRound, RoundFailed
 
@@ -137,18 +138,18 @@ def test_coefficients_that_differ_between_clients_give_an_error():
     assert abs(float(torch.nn.functional.cosine_similarity(found, truth, dim=0))) < 0.3  # noise
 
 
-def test_a_model_that_differs_between_clients_gives_an_error():
-    """The hash of the model is part of what is said: the client with another one refuses."""
+def test_a_request_that_differs_between_clients_gives_an_error():
+    """The hash of the request is part of what is said: the client with another one refuses."""
     options = OPTIONS
     exchange = FaultyExchange(updates(), options)
     honest = exchange.answer
 
     def answer(stage: Any, client: Any, said: Any, mine: Any) -> Any:
-        exchange._model = b"other" * 8 if client == 2 else b"model" * 8
+        exchange._request = b"other" * 8 if client == 2 else REQUEST
         return honest(stage, client, said, mine)
 
     exchange.answer = answer  # type: ignore[method-assign]
-    round = MaskedRound(exchange, list(CLIENTS), SIZES, options, occasion=b"1", model=b"model" * 8)
+    round = MaskedRound(exchange, list(CLIENTS), SIZES, options, occasion=b"1", request=REQUEST)
     _, arrived = summed(round, equal())
     assert arrived == [0, 1, 3, 4, 5]
     assert exchange.gone == {2}
@@ -191,7 +192,7 @@ def test_a_repeated_round_counts_with_the_first_one():
     rows, options = updates(), OPTIONS
     round, exchange = secure_round(rows, options)
     summed(round, equal())
-    again = MaskedRound(exchange, list(CLIENTS), SIZES, options, occasion=b"1", model=b"model" * 8)
+    again = MaskedRound(exchange, list(CLIENTS), SIZES, options, occasion=b"1", request=REQUEST)
     summed(again, 2 * equal())  # a multiple reveals nothing new
     other = equal()
     other[:, 3] *= 1.5
@@ -250,7 +251,7 @@ def test_a_client_can_be_stored_between_any_two_messages():
         return honest(stage, client, said, mine)
 
     exchange.answer = answer  # type: ignore[method-assign]
-    round = MaskedRound(exchange, list(CLIENTS), SIZES, OPTIONS, occasion=b"1", model=b"model" * 8)
+    round = MaskedRound(exchange, list(CLIENTS), SIZES, OPTIONS, occasion=b"1", request=REQUEST)
     found, _ = summed(round, equal())
     assert torch.allclose(found, units(rows).mean(0), atol=1e-6)
 
@@ -260,7 +261,7 @@ def test_a_pre_shared_key_locks_out_clients_that_do_not_have_it():
     for client, known in exchange.clients.items():
         known._psk = b"ours" if client != 2 else b"theirs"
     with pytest.raises(RoundFailed, match="stage sketch"):
-        MaskedRound(exchange, list(CLIENTS), SIZES, OPTIONS, occasion=b"1", model=b"")
+        MaskedRound(exchange, list(CLIENTS), SIZES, OPTIONS, occasion=b"1", request=b"")
 
 
 @pytest.mark.parametrize(

@@ -45,19 +45,13 @@ class AdaFed(Weighted):
         require(gamma >= 0, "gamma", "a number >= 0", gamma)
         self.gamma = gamma
 
-    def weights(self, grams: Tensor, cohort: Cohort) -> Tensor:
-        rates = cast(Tensor, cohort.losses).abs() ** self.gamma
-        cutoff = rounding(cohort.dtype)
-        kernels, inverses = unit_grams(grams)
-        pairs = zip(kernels, inverses, strict=True)
-        return torch.stack([_descent(kernel, rates * inv, cutoff) * inv for kernel, inv in pairs])
-
-
-def _descent(kernel: Tensor, rates: Tensor, cutoff: float) -> Tensor:
-    """K^+ r / (r^T K^+ r), computed for rates whose largest is one."""
-    size = rates.max()
-    if size <= 0:
-        return torch.zeros_like(rates)
-    found = eigen_solve(kernel, rates / size, cutoff)[0]
-    along = torch.dot(rates / size, found)
-    return found / (along * size) if along > _NOTHING else torch.zeros_like(rates)
+    def weigh(self, gram: Tensor, cohort: Cohort) -> Tensor:
+        """K^+ r / (r^T K^+ r) on unit updates, with r_i = b_i / ||g_i|| scaled to at most one."""
+        kernel, inverse = unit_grams(gram)
+        rates = cast(Tensor, cohort.losses).abs() ** self.gamma * inverse
+        size = rates.max()
+        if size <= 0:
+            return torch.zeros_like(rates)
+        found = eigen_solve(kernel, rates / size, rounding(cohort.dtype))[0]
+        along = torch.dot(rates / size, found)
+        return found / (along * size) * inverse if along > _NOTHING else torch.zeros_like(rates)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
 
 from fedcraft.aggregators.base import Aggregator, Outcome
+from fedcraft.aggregators.client_memory import known_clients
 from fedcraft.aggregators.cohort import Cohort
 from fedcraft.errors import InputError, require
 from fedcraft.linalg import project_simplex, shares
@@ -65,28 +65,22 @@ class AFL(Aggregator):
         return dict(zip(self.memory.get("clients", []), weights.tolist(), strict=True))
 
     def direction(self, cohort: Cohort) -> Outcome:
-        known, weights = self._grown(self._names(cohort))
-        place = {client: index for index, client in enumerate(known)}
-        rows = torch.tensor([place[client] for client in self._names(cohort)])
+        names = range(cohort.size) if self.indexing == "position" else cohort.client_ids
+        memory = {"clients": list(range(self.clients or 0)), **self.memory}
+        known, rows = known_clients(memory, names)
+        weights = self._grown(known, len(memory["clients"]))
         climbed = weights.index_add(0, rows, self.gamma * cast(Tensor, cohort.losses))
         self.memory = {"clients": known, "lambda": project_simplex(climbed)}
         return Outcome(cohort.combine(shares(weights[rows])))
 
-    def _names(self, cohort: Cohort) -> Sequence[ClientId]:
-        return range(cohort.size) if self.indexing == "position" else cohort.client_ids
-
-    def _grown(self, names: Sequence[ClientId]) -> tuple[list[ClientId], Tensor]:
-        """Return all known clients, including ``names``, with their lambda."""
-        known: list[ClientId] = self.memory.get("clients", list(range(self.clients or 0)))
-        places = set(known)
-        new = [client for client in names if client not in places]
-        if new and self.clients is not None:
+    def _grown(self, known: list[ClientId], before: int) -> Tensor:
+        """Return lambda of all known clients, the first ``before`` of which are not new."""
+        total = len(known)
+        if total > before and self.clients is not None:
             raise InputError(
-                f"client_ids: expected integers below clients={self.clients}, found {new[0]!r}"
+                f"client_ids: expected integers below clients={self.clients}, found "
+                f"{known[before]!r}"
             )
-        total = len(known) + len(new)
         uniform = torch.full((total,), 1 / total, dtype=torch.float64)
         old = self.memory.get("lambda")
-        if old is None:
-            return known + new, uniform
-        return known + new, torch.cat([old * (len(known) / total), uniform[len(known) :]])
+        return uniform if old is None else torch.cat([old * (before / total), uniform[before:]])

@@ -37,6 +37,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from fedcraft.linalg import apply
+
 _MOST_MEMORY = 0.9
 _TINY = torch.finfo(torch.float64).tiny
 
@@ -65,7 +67,7 @@ class Agreement:
 
     @cached_property
     def _along(self) -> Tensor:
-        return (self.kernel @ self.weights.unsqueeze(-1)).squeeze(-1)
+        return apply(self.kernel, self.weights)
 
     @cached_property
     def _energy(self) -> Tensor:

@@ -35,17 +35,13 @@ class AlignedMTL(Weighted):
         require(balance in get_args(Balance), "balance", f"one of {get_args(Balance)}", balance)
         self.balance: Balance = balance
 
-    def weights(self, grams: Tensor, cohort: Cohort) -> Tensor:
+    def weigh(self, gram: Tensor, cohort: Cohort) -> Tensor:
         lost = 4 * cohort.size * torch.finfo(torch.float64).eps
-        cutoff = max(rounding(cohort.dtype) ** 2, lost)
-        return torch.stack([self._balanced(gram, cutoff) @ cohort.weights for gram in grams])
-
-    def _balanced(self, gram: Tensor, cutoff: float) -> Tensor:
         values, vectors = torch.linalg.eigh(gram)
-        kept = values > cutoff * values[-1]
+        kept = values > max(rounding(cohort.dtype) ** 2, lost) * values[-1]
         if not bool(kept.any()):
-            return torch.zeros_like(gram)
+            return torch.zeros_like(cohort.weights)
         values, vectors = values[kept], vectors[:, kept]
         square = {"min": values[0], "median": values.median(), "rmse": values.mean()}[self.balance]
-        balanced: Tensor = (vectors * (square / values).sqrt()) @ vectors.T
-        return balanced
+        balance: Tensor = (vectors * (square / values).sqrt()) @ vectors.T
+        return balance @ cohort.weights

@@ -56,9 +56,15 @@ class Outcome:
         found, projection = self.scaled(cohort, factors), self.projection
         if projection is None or len(projection.norm) != len(factors):
             return found
-        targets = projection.targets * factors.unsqueeze(-1)
-        norm = projection.norm * factors
-        return replace(found, projection=replace(projection, targets=targets, norm=norm))
+        return replace(found, projection=projection.scaled(factors))
+
+    def products(self, cohort: Cohort) -> tuple[Tensor, Tensor]:
+        """<x_i^q, g^q> (Q, m) and ||g^q||^2 (Q,), computed now if the rule has not."""
+        dots, squares = self.dots, self.squares
+        return (
+            cohort.dots(self.direction) if dots is None else dots,
+            cohort.lengths(self.direction).square() if squares is None else squares,
+        )
 
 
 @dataclass(frozen=True)
@@ -160,6 +166,9 @@ class Aggregator(ABC):
         try:
             seen = Screening(cohort) if self.guard is None else self.guard.screen(cohort)
             step = self.step(seen.cohort)
+            if self.guard is not None:
+                known = self._known_products(seen.cohort, step)
+                self.guard.after(cohort, step.direction, known)
         except BaseException:
             self.load_state_dict(remembered)
             raise
@@ -172,7 +181,12 @@ class Aggregator(ABC):
         outcome = found.resized(cohort, self.length)
         if not self.certify:
             return Step(outcome.direction, None, outcome.look_ahead)
-        certificate = self._certificate(cohort, outcome)
+        certificate = certify(
+            cohort,
+            *outcome.products(cohort),
+            reference_dots=outcome.reference_dots,
+            projection=outcome.projection,
+        )
         # A loop says when it wants them; otherwise they are there if they cost nothing.
         context = self.context
         if cohort.knows_grams if context is None else context.measures_clients:
@@ -199,15 +213,14 @@ class Aggregator(ABC):
         if self.guard is not None:
             self.guard.memory = {}
 
-    def _certificate(self, cohort: Cohort, outcome: Outcome) -> Certificate:
-        direction, dots, squares = outcome.direction, outcome.dots, outcome.squares
-        return certify(
-            cohort,
-            cohort.dots(direction) if dots is None else dots,
-            cohort.lengths(direction).square() if squares is None else squares,
-            reference_dots=outcome.reference_dots,
-            projection=outcome.projection,
-        )
+    def _known_products(self, cohort: Cohort, step: Step) -> dict[ClientId, float]:
+        """<x_i, g> of the clients that the rule saw, if they have been computed."""
+        certificate = step.certificate
+        # A wrapper's step may differ from the one that was certified.
+        if certificate is None or type(self).step is not Aggregator.step:
+            return {}
+        along = certificate.whole.alignment * cohort.square_norms.sum(0).sqrt()
+        return dict(zip(cohort.client_ids, along.tolist(), strict=True))
 
     def _check(self, cohort: Cohort) -> None:
         for name in sorted(self.needs):
@@ -223,15 +236,13 @@ class Aggregator(ABC):
 
 def _products(cohort: Cohort, outcome: Outcome) -> RoundProducts:
     """Collect the products from which the clients of a round are measured."""
-    direction, dots, squares = outcome.direction, outcome.dots, outcome.squares
     return RoundProducts(
         cohort.client_ids,
         cohort.gram,
         torch.arange(cohort.size),
         cohort.weights,
         cohort.grams,
-        cohort.dots(direction) if dots is None else dots,
-        cohort.lengths(direction).square() if squares is None else squares,
+        *outcome.products(cohort),
         outcome.reference_dots,
         outcome.averages,
         outcome.projection is not None and len(outcome.projection.rank) == len(cohort.layout),

@@ -40,10 +40,8 @@ class CAGrad(Weighted):
         require(c >= 0, "c", "a number >= 0", c)
         self.c = c
 
-    def weights(self, grams: Tensor, cohort: Cohort) -> Tensor:
-        return torch.stack([self._solve(gram, cohort.weights) for gram in grams])
-
-    def _solve(self, gram: Tensor, shares: Tensor) -> Tensor:
+    def weigh(self, gram: Tensor, cohort: Cohort) -> Tensor:
+        shares = cohort.weights
         rows = torch.nonzero(gram.diagonal() > 0).flatten()
         if len(rows) == 0 or self.c == 0:
             return shares

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedcraft.aggregators.client_measurements import ClientMeasurements, RoundProducts
 from fedcraft.aggregators.cohort import Cohort
-from fedcraft.linalg import Projection, rounding
+from fedcraft.linalg import Projection, ratio, rounding
 from fedcraft.updates import ClientId
 
 MEASURABLE = 1e-6
@@ -238,8 +238,8 @@ def certify(
     below = rounding(cohort.dtype)
     against = products < -below * norms.unsqueeze(1) * lengths.unsqueeze(-1)
     conflicts = (against & active.unsqueeze(1)).sum(-1)
-    alignment, length = _safe_divide(products[:, 2], norms), lengths[:, 2]
-    cosine = _safe_divide(alignment, length.unsqueeze(-1))
+    alignment, length = ratio(products[:, 2], norms), lengths[:, 2]
+    cosine = ratio(alignment, length.unsqueeze(-1))
     fits = _fits(alignment, projection)
     found = (alignment, cosine, active, *conflicts.T, *fits, length)
     return Certificate(
@@ -290,7 +290,3 @@ def _residual(alignment: Tensor, projection: Projection) -> Tensor:
         gap = gap.clamp(max=0)
     norms: Tensor = torch.linalg.vector_norm(gap, dim=-1)
     return norms
-
-
-def _safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
-    return torch.where(denominator > 0, numerator / denominator, 0.0)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedcraft.aggregators.guards.agreement import others_cosines
-from fedcraft.linalg import rounding, unit_grams
+from fedcraft.linalg import apply, ratio, rounding, unit_grams
 from fedcraft.updates import ClientId
 
 
@@ -99,8 +99,7 @@ class RoundProducts:
             moved = average_influence(self.grams, self.averages, self.dots, self.squares)
         else:
             return torch.full_like(self.weights, torch.nan)
-        own = self.squares.clamp(min=0).sqrt()
-        share = torch.where(own > 0, lengths / torch.where(own > 0, own, 1), 0)
+        share = ratio(lengths, self.squares.clamp(min=0).sqrt())
         whole = torch.linalg.vector_norm(lengths)
         if whole == 0:
             return torch.zeros_like(self.weights)
@@ -122,8 +121,7 @@ def demand_influence(
     wanted = inverse_norms * (dots if reference_dots is None else dots - reference_dots)
     ridge = rounding(dtype) + (inverse_norms == 0).to(kernel)  # one for zero rows
     inverse = torch.linalg.inv(kernel + torch.diag_embed(ridge))
-    multipliers = (inverse @ wanted.unsqueeze(-1)).squeeze(-1)
-    moved: Tensor = multipliers.abs() / inverse.diagonal(dim1=-2, dim2=-1).sqrt()
+    moved: Tensor = apply(inverse, wanted).abs() / inverse.diagonal(dim1=-2, dim2=-1).sqrt()
     return moved
 
 

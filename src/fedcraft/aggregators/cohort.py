@@ -29,15 +29,26 @@ Vector = Tensor | DiskVector
 """A flat vector of d coordinates, wherever the cohort keeps such vectors."""
 
 
+@dataclass(frozen=True)
+class Terms:
+    """The terms of f (sum_i c[q, i] x_i^q + s[q] b^q) for every layer q."""
+
+    coefficients: Tensor  # c: (Q, m), or (m,) for all layers alike
+    base: Vector | None  # b; None for zero
+    base_scale: Tensor  # s: (Q,)
+    factor: float  # f
+    precise: Collection[int]  # the layers to add up in float64, because their terms cancel
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cohort(ABC):
     """All that a rule sees of a round, after every check.
 
     With X_q the (m, d_q) block of the updates in layer q, a rule asks for three products: the Gram
     matrices ``grams`` = X_q X_q^T, ``dots(v)`` = X_q v^q and ``combine(c)`` = X_q^T c. So a rule
-    does not depend on where the rows are: a subclass implements the three and ``dtype``, and may
-    offer more precise versions. Vectors are tensors here; a subclass that keeps them elsewhere also
-    implements ``lengths``, ``precise_length`` and ``scaled``.
+    does not depend on where the rows are: a subclass implements ``grams``, ``dots``, ``add_up`` and
+    ``dtype``, and may offer more precise versions. Vectors are tensors here; a subclass that keeps
+    them elsewhere also implements ``lengths``, ``precise_length`` and ``scaled``.
     """
 
     layout: Layout
@@ -63,6 +74,9 @@ class Cohort(ABC):
         """<x_i^q, v^q> for every layer and client, (Q, m) float64."""
 
     @abstractmethod
+    def add_up(self, terms: Terms) -> Vector:
+        """Return the sum of ``terms`` as a new vector."""
+
     def combine(
         self,
         coefficients: Tensor,
@@ -72,11 +86,12 @@ class Cohort(ABC):
         factor: float = 1.0,
         precise: Collection[int] = (),
     ) -> Vector:
-        """f (sum_i c[q, i] x_i^q + s[q] b^q) for every layer q, as a new vector.
+        """f (sum_i c[q, i] x_i^q + s[q] b^q) for every layer q, with s = 1 if it is left out.
 
-        ``coefficients`` are (Q, m), or (m,) for all layers alike. The layers in ``precise`` are
-        summed in float64, because their terms cancel.
+        See :class:`Terms`.
         """
+        scale = torch.ones(len(self.layout)) if base_scale is None else base_scale
+        return self.add_up(Terms(coefficients, base, scale, factor, precise))
 
     def precise_gram(self, layer: int) -> Tensor:
         """X_q X_q^T, as precise as possible."""
@@ -201,12 +216,12 @@ class MemoryCohort(Cohort):
     @cached_property
     def square_norms(self) -> Tensor:
         if self.knows_grams:
-            return torch.diagonal(self.grams, dim1=1, dim2=2).clamp(min=0)
+            return super().square_norms
         return block_square_norms(self.updates, self.layout.slices)
 
     def average_dots(self) -> Tensor:
         if self.knows_grams:
-            return self.grams @ self.weights
+            return super().average_dots()
         return self.dots(self.combine(self.weights))
 
     def precise_gram(self, layer: int) -> Tensor:
@@ -224,30 +239,21 @@ class MemoryCohort(Cohort):
     def precise_dots(self, layer: int, vector: Vector) -> Tensor:
         return layer_dots(self._rows(layer), in_memory(vector)[self.layout.slices[layer]])
 
-    def combine(
-        self,
-        coefficients: Tensor,
-        base: Vector | None = None,
-        base_scale: Tensor | None = None,
-        *,
-        factor: float = 1.0,
-        precise: Collection[int] = (),
-    ) -> Tensor:
-        slices = self.layout.slices
-        rows = coefficients.expand(len(slices), -1)
-        held = None if base is None else in_memory(base)
-        scale = torch.ones(len(slices)) if base_scale is None else base_scale
-        if held is None and coefficients.ndim == 1:
-            result = torch.mv(self.updates.T, (factor * coefficients).to(self.updates))
-        elif held is None:
-            result = block_combine(self.updates, factor * rows, slices)
-        else:
-            term = (held.to(self.updates), factor * scale)
+    def add_up(self, terms: Terms) -> Tensor:
+        slices, factor, scale = self.layout.slices, terms.factor, terms.base_scale
+        rows = terms.coefficients.expand(len(slices), -1)
+        base = None if terms.base is None else in_memory(terms.base)
+        if base is not None:
+            term = (base.to(self.updates), factor * scale)
             result = block_combine(self.updates, factor * rows, slices, *term)
-        for layer in precise:
+        elif terms.coefficients.ndim == 1:
+            result = torch.mv(self.updates.T, (factor * terms.coefficients).to(self.updates))
+        else:
+            result = block_combine(self.updates, factor * rows, slices)
+        for layer in terms.precise:
             total = layer_combine(self._rows(layer), rows[layer])
-            if held is not None:
-                total = total + float(scale[layer]) * held[slices[layer]].to(total)
+            if base is not None:
+                total = total + float(scale[layer]) * base[slices[layer]].to(total)
             result[slices[layer]] = factor * total
         return result
 

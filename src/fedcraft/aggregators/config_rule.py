@@ -12,6 +12,7 @@ from fedcraft.aggregators.base import Aggregator, Outcome
 from fedcraft.aggregators.cohort import Cohort
 from fedcraft.aggregators.combination import Offset, correction
 from fedcraft.errors import require
+from fedcraft.linalg import ratio
 from fedcraft.updates import Layout
 
 Meaning = Literal["original", "target", "layerwise"]
@@ -58,15 +59,8 @@ class ConFIG(Aggregator):
         direction, projection = correction(scope, targets, nothing, renormalise=False)
         outcome = Outcome(direction.vector(), direction.dots(), projection=projection)
         if self.meaning == "original":
-            factor = _projection_length(direction.dots(), direction.squares())
-            outcome = replace(
-                outcome.scaled(scope, factor),
-                projection=replace(
-                    projection,
-                    targets=projection.targets * factor.unsqueeze(-1),
-                    norm=projection.norm * factor.abs(),
-                ),
-            )
+            factor = ratio(direction.dots().sum(-1), direction.squares())  # sum <g_i, v> / ||v||^2
+            outcome = replace(outcome.scaled(scope, factor), projection=projection.scaled(factor))
         return outcome if by_layer else replace(outcome, dots=None)
 
     def _targets(self, cohort: Cohort) -> Tensor:
@@ -78,8 +72,3 @@ class ConFIG(Aggregator):
 
 def _whole(cohort: Cohort) -> Cohort:
     return replace(cohort, layout=Layout.whole(cohort.dimension))
-
-
-def _projection_length(dots: Tensor, square: Tensor) -> Tensor:
-    """(sum_i <g_i, v>) / ||v||^2 by layer, zero where v = 0."""
-    return torch.where(square > 0, dots.sum(-1) / torch.where(square > 0, square, 1), 0)

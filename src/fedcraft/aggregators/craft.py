@@ -112,10 +112,11 @@ class Craft(Aggregator):
         rho = self._targets(cohort, agreement)
         delta, projection = self._projection(cohort, rho, r)
         g = r + delta
-        outcome = Outcome(g.vector(), g.dots(), g.squares(), r.dots, projection)
+        ahead = agreement.look_ahead if agreement else 0.0
+        outcome = Outcome(g.vector(), g.dots(), g.squares(), r.dots, projection, ahead)
         outcome = self._clipped(cohort, outcome)
         self._remember(cohort, outcome.direction)
-        return replace(outcome, look_ahead=agreement.look_ahead if agreement else 0.0)
+        return outcome
 
     def _reference(self, cohort: Cohort) -> Offset:
         """r^q = g_{t-1}^q / (||g_{t-1}^q|| + eps) (eq. 4.6), zero in the first round."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from fedcraft.aggregators.cohort import Cohort
@@ -21,6 +20,5 @@ class DualProj(Weighted):
     GEM's margin on the multipliers and TorchJD's ridge of 1e-4 on the Gram matrix are left out.
     """
 
-    def weights(self, grams: Tensor, cohort: Cohort) -> Tensor:
-        start = cohort.weights.unsqueeze(0)
-        return torch.cat([nearest_without_conflict(gram, start) for gram in grams])
+    def weigh(self, gram: Tensor, cohort: Cohort) -> Tensor:
+        return nearest_without_conflict(gram, cohort.weights.unsqueeze(0))[0]

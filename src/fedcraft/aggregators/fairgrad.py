@@ -48,14 +48,11 @@ class FairGrad(Weighted):
         require(0 <= alpha < float("inf"), "alpha", "a number >= 0", alpha)
         self.alpha = alpha
 
-    def weights(self, grams: Tensor, cohort: Cohort) -> Tensor:
+    def weigh(self, gram: Tensor, cohort: Cohort) -> Tensor:
+        """With v_i = ||g_i|| w_i and unit updates: K v = (v / q)^(-1/alpha)."""
         shares = cohort.size * cohort.weights
         if self.alpha == 0:
-            return shares.expand(len(grams), -1)
-        return torch.stack([self._solve(gram, shares) for gram in grams])
-
-    def _solve(self, gram: Tensor, shares: Tensor) -> Tensor:
-        """With v_i = ||g_i|| w_i and unit updates: K v = (v / q)^(-1/alpha)."""
+            return shares
         kernel, inverse = unit_grams(gram)
         weights = torch.zeros_like(shares)
         rows = torch.nonzero((inverse > 0) & (shares > 0)).flatten()

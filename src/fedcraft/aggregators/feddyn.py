@@ -32,7 +32,6 @@ class FedDynServer(Aggregator):
     def direction(self, cohort: Cohort) -> Outcome:
         total = self.population(self.clients) or cohort.size
         ones = torch.ones_like(cohort.weights)
-        whole = torch.ones(len(cohort.layout), dtype=torch.float64)
-        drift = cohort.combine(ones / total, self.memory.get(_DRIFT), whole)
+        drift = cohort.combine(ones / total, self.memory.get(_DRIFT))
         self.memory = {**self.memory, _DRIFT: drift}
-        return Outcome(cohort.combine(ones / cohort.size, drift, whole))
+        return Outcome(cohort.combine(ones / cohort.size, drift))

@@ -12,6 +12,7 @@ from fedcraft.aggregators.cohort import Cohort
 from fedcraft.aggregators.combination import Combination, uniform_mean
 from fedcraft.aggregators.even_losses import even_losses, rescale_factor, with_care
 from fedcraft.aggregators.uploads import Uploads, earlier_part, joint_grams, precise_joint_gram
+from fedcraft.linalg import scaled_grams
 from fedcraft.linalg.minnorm import min_norm_weights
 
 
@@ -51,7 +52,7 @@ class FedLF(Aggregator):
         rows = torch.stack([_layer_point(cohort, absent, fair, *pair) for pair in grams])
         if self.history:
             self._remember(cohort)
-        rest = _history_part(cohort, absent, rows)
+        rest = earlier_part(absent, rows[:, cohort.size :], cohort.layout.slices)
         return _rescaled(Combination.of(cohort, rows[:, : cohort.size], rest))
 
     def _absent(self, cohort: Cohort) -> Tensor | None:
@@ -81,12 +82,6 @@ def _rescaled(point: Combination) -> Outcome:
     return Outcome(point.vector(factor))
 
 
-def _history_part(cohort: Cohort, absent: Tensor | None, rows: Tensor) -> Tensor | None:
-    if absent is None:
-        return None
-    return earlier_part(absent, rows[:, cohort.size :], cohort.layout.slices)
-
-
 def _layer_point(
     cohort: Cohort, absent: Tensor | None, fair: Tensor | None, layer: int, gram: Tensor
 ) -> Tensor:
@@ -113,7 +108,7 @@ def _hull_point(
     if len(active) == 0:
         return coefficients, True
     unit = 1 / norms[used]
-    kernel = gram[used][:, used] * unit.unsqueeze(-1) * unit
+    kernel = scaled_grams(gram[used][:, used], unit)
     corners = torch.eye(len(used), dtype=torch.float64)
     balanced = True
     if fair is not None:

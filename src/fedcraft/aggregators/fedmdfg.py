@@ -111,22 +111,20 @@ class FedMDFG(Aggregator):
 
     def _expectations(self, cohort: Cohort) -> tuple[State, bool]:
         """Update each client's expected loss; return whether some, but not all, exceeded it."""
-        rounds = dict(zip(self.memory.get("seen", ()), self.memory.get("joined", ()), strict=True))
-        expected = dict(zip(rounds, self.memory.get("expected", ()), strict=True))
-        worse = 0
-        for client, loss in zip(
-            cohort.client_ids, cast(Tensor, cohort.losses).tolist(), strict=True
-        ):
-            count = rounds.get(client, 0)
-            if count == 0 or loss <= expected[client]:
-                expected[client] = (expected.get(client, 0.0) * count + loss) / (count + 1)
+        columns = (self.memory.get(name, ()) for name in ("seen", "joined", "expected"))
+        known = {client: (count, mean) for client, count, mean in zip(*columns, strict=True)}
+        worse, losses = 0, cast(Tensor, cohort.losses).tolist()
+        for client, loss in zip(cohort.client_ids, losses, strict=True):
+            count, mean = known.get(client, (0, loss))
+            if loss <= mean:
+                mean = (mean * count + loss) / (count + 1)
             else:
                 worse += 1
-            rounds[client] = count + 1
+            known[client] = count + 1, mean
         books = {
-            "seen": list(rounds),
-            "joined": list(rounds.values()),
-            "expected": [expected[client] for client in rounds],
+            "seen": list(known),
+            "joined": [count for count, _ in known.values()],
+            "expected": [mean for _, mean in known.values()],
         }
         return books, 0 < worse < cohort.size
 
@@ -188,13 +186,11 @@ class _Hull:
             self._shortest,
         )
         mixed = weights @ corners
-        coefficients = torch.zeros_like(self.cohort.weights)
+        coefficients = torch.zeros_like(cohort.weights)
         coefficients[self.live] = mixed[: len(self.live)]
-        rest = None
-        if self.absent is not None:
-            others = mixed[len(self.live) :].unsqueeze(0)
-            rest = earlier_part(self.absent, others, [slice(None)])
-        point = Combination.of(self.cohort, coefficients, rest)
+        others = mixed[len(self.live) :].unsqueeze(0)
+        rest = earlier_part(self.absent, others, [slice(None)])
+        point = Combination.of(cohort, coefficients, rest)
         if is_zero:
             return point, 0.0
         length = point.length()

@@ -9,7 +9,7 @@ import torch
 from fedcraft.aggregators.base import Aggregator, Outcome
 from fedcraft.aggregators.cohort import Cohort
 from fedcraft.errors import require
-from fedcraft.linalg import shares
+from fedcraft.linalg import scaled_grams, shares
 from fedcraft.linalg.minnorm import min_norm_weights
 
 Scale = Literal["unit", "client_lr", "mean_norm"]
@@ -54,7 +54,7 @@ class FedMGDA(Aggregator):
         coefficients = torch.zeros_like(norms)
         if len(rows):
             inverse = 1 / (norms[rows] + self.norm_offset)
-            kernel = cohort.gram[rows][:, rows] * inverse.unsqueeze(-1) * inverse
+            kernel = scaled_grams(cohort.gram[rows][:, rows], inverse)
             rho = shares(cohort.weights[rows])
             lower = (rho - self.epsilon).clamp(min=0)
             upper = (rho + self.epsilon).clamp(max=1)

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedcraft.aggregators.base import Aggregator, Outcome
 from fedcraft.aggregators.cohort import Cohort
 from fedcraft.errors import require
+from fedcraft.linalg import ratio
 
 
 class FedNova(Aggregator):
@@ -57,11 +58,9 @@ class FedNova(Aggregator):
     def direction(self, cohort: Cohort) -> Outcome:
         norms = cast(Tensor, cohort.steps)
         require(bool((norms >= 0).all()), "steps", "numbers >= 0", norms.tolist())
-        trained = norms > 0
-        shares = self._shares(cohort, trained)
-        per_step = torch.where(trained, shares / torch.where(trained, norms, 1), 0)
+        shares = self._shares(cohort, norms > 0)
         effective = (shares * self._counted(norms, cohort.client_lr)).sum()
-        return Outcome(cohort.combine(effective * per_step))
+        return Outcome(cohort.combine(effective * ratio(shares, norms)))
 
     def _shares(self, cohort: Cohort, trained: Tensor) -> Tensor:
         data = cohort.weights if self.weighting == "data" else torch.ones_like(cohort.weights)

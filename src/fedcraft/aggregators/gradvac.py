@@ -64,12 +64,11 @@ def _turned(grams: Tensor, orders: Tensor, targets: Tensor, beta: float) -> tupl
         own = (pieces * dots).sum(-1).clamp(min=0).sqrt()
         size = own * norms[:, others]
         met = (size > 0) & (others != rows)
-        cosine = (dots[:, rows, others] / torch.where(met, size, 1)).clamp(-1, 1)
+        cosine = (dots[:, rows, others] / size).clamp(-1, 1)
         target = targets[:, rows, others]
         sine = (1 - target.square()).clamp(min=_LEAST_SINE**2).sqrt()
         turn = target * (1 - cosine.square()).sqrt() / sine - cosine
-        turn = own * turn / torch.where(met, norms[:, others], 1)
-        turn = torch.where(met & (cosine < target), turn, 0)
+        turn = torch.where(met & (cosine < target), own * turn / norms[:, others], 0)
         pieces[:, rows, others] += turn
         dots += turn.unsqueeze(-1) * grams[:, others]
         targets[:, rows, others] = torch.where(met, target + beta * (cosine - target), target)

@@ -27,19 +27,13 @@ class IMTLG(Weighted):
     it is where clients contradict each other.
     """
 
-    def weights(self, grams: Tensor, cohort: Cohort) -> Tensor:
-        cutoff = rounding(cohort.dtype)
-        kernels, inverses = unit_grams(grams)
-        pairs = zip(kernels, inverses, strict=True)
-        return torch.stack([_equal(kernel, inverse, cutoff) for kernel, inverse in pairs])
-
-
-def _equal(kernel: Tensor, inverse: Tensor, cutoff: float) -> Tensor:
-    present = (inverse > 0).to(kernel)
-    solution = eigen_solve(kernel, present, cutoff)[0]
-    found = inverse * solution
-    total = found.sum()
-    contradiction = torch.dot(present, solution) <= _NOTHING  # ||g||^2 of ConFIG
-    if contradiction or total <= _NOTHING * found.abs().sum():
-        return torch.zeros_like(found)
-    return found / total
+    def weigh(self, gram: Tensor, cohort: Cohort) -> Tensor:
+        kernel, inverse = unit_grams(gram)
+        present = (inverse > 0).to(kernel)
+        solution = eigen_solve(kernel, present, rounding(cohort.dtype))[0]
+        found = inverse * solution
+        total = found.sum()
+        contradiction = torch.dot(present, solution) <= _NOTHING  # ||g||^2 of ConFIG
+        if contradiction or total <= _NOTHING * found.abs().sum():
+            return torch.zeros_like(found)
+        return found / total

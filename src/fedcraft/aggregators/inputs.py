@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypedDict, TypeVar
 
 import numpy as np
@@ -66,16 +66,13 @@ class RoundInput:
 def read_cohort(updates: ArrayLike, given: RoundInput, *, drop_nonfinite: bool) -> MemoryCohort:
     """Return the cohort that the arguments of ``aggregate`` describe, or name a wrong one."""
     if isinstance(updates, Updates):
-        known = updates
-        given = RoundInput(
-            known.weights if given.weights is None else given.weights,
-            known.layout if given.layers is None else given.layers,
-            known.client_ids if given.client_ids is None else given.client_ids,
-            given.losses,
-            given.steps,
-            given.client_lr,
+        given = replace(
+            given,
+            weights=updates.weights if given.weights is None else given.weights,
+            layers=updates.layout if given.layers is None else given.layers,
+            client_ids=updates.client_ids if given.client_ids is None else given.client_ids,
         )
-        updates = known.matrix
+        updates = updates.matrix
     plain = isinstance(updates, list | tuple)
     matrix = numbers("updates", updates) if plain else float_tensor("updates", updates)
     _check_matrix(matrix)

@@ -7,6 +7,7 @@ import torch
 from fedcraft.aggregators.base import Aggregator, Outcome
 from fedcraft.aggregators.certificate import MEASURABLE
 from fedcraft.aggregators.cohort import Cohort
+from fedcraft.linalg import ratio
 
 
 class LayerMomentum(Aggregator):
@@ -25,11 +26,7 @@ class LayerMomentum(Aggregator):
         shares = torch.where(active, cohort.weights / norms.clamp(min=MEASURABLE), 0)
         shares = torch.where(alive.unsqueeze(-1), shares, cohort.weights)
         previous = self.memory.get("previous")
-        if previous is None:
-            direction = cohort.combine(shares)
-        else:
-            lengths = cohort.lengths(previous)
-            unit = torch.where(lengths > 0, 1 / torch.where(lengths > 0, lengths, 1), 0)
-            direction = cohort.combine(shares, previous, unit * alive)
+        scale = None if previous is None else ratio(1, cohort.lengths(previous)) * alive
+        direction = cohort.combine(shares, previous, scale)
         self.memory = {**self.memory, "previous": direction.clone()}
         return Outcome(direction)

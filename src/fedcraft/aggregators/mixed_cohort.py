@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Self
@@ -10,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from fedcraft.aggregators.cohort import Cohort, Vector
+from fedcraft.aggregators.cohort import Cohort, Terms, Vector
 from fedcraft.updates import ClientId
 
 
@@ -48,17 +47,9 @@ class MixedCohort(Cohort):
     def precise_dots(self, layer: int, vector: Vector) -> Tensor:
         return self.mixing @ self.inner.precise_dots(layer, vector)
 
-    def combine(
-        self,
-        coefficients: Tensor,
-        base: Vector | None = None,
-        base_scale: Tensor | None = None,
-        *,
-        factor: float = 1.0,
-        precise: Collection[int] = (),
-    ) -> Vector:
-        mixed = coefficients.to(self.mixing) @ self.mixing
-        return self.inner.combine(mixed, base, base_scale, factor=factor, precise=precise)
+    def add_up(self, terms: Terms) -> Vector:
+        mixed = terms.coefficients.to(self.mixing) @ self.mixing
+        return self.inner.add_up(replace(terms, coefficients=mixed))
 
     def lengths(self, vector: Vector) -> Tensor:
         return self.inner.lengths(vector)

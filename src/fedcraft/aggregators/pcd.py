@@ -11,7 +11,7 @@ from fedcraft.aggregators.client_memory import grown, known_clients
 from fedcraft.aggregators.cohort import Cohort
 from fedcraft.aggregators.weighting import Weighted
 from fedcraft.errors import require
-from fedcraft.linalg import unit_grams
+from fedcraft.linalg import ratio, unit_grams
 from fedcraft.linalg.at_least import at_least_dual
 
 _MET = 1e-6
@@ -62,7 +62,7 @@ class PCD(Weighted):
         counts[places] += 1
         self.memory = {"clients": known, "moving": moving, "counts": counts}
         corrected = moving[:, places] / (1 - self.beta ** counts[places]) + self.eps
-        return torch.where(corrected > 0, 1 / torch.where(corrected > 0, corrected, 1).sqrt(), 0)
+        return ratio(1, corrected.sqrt())
 
     def _bent(self, gram: Tensor, average: Tensor, scales: Tensor, shares: Tensor) -> Tensor:
         kernel, inverse = unit_grams(gram)

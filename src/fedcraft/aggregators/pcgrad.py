@@ -48,7 +48,7 @@ def projected(grams: Tensor, orders: Tensor) -> Tensor:
     for others in orders.T:  # all p_i at once: they do not see each other
         along, square = dots[:, rows, others], squares[:, others]
         conflict = (along < 0) & (square > 0) & (others != rows)
-        share = torch.where(conflict, along / torch.where(square > 0, square, 1), 0)
+        share = torch.where(conflict, along / square, 0)
         pieces[:, rows, others] -= share
         dots -= share.unsqueeze(-1) * grams[:, others]
     return pieces

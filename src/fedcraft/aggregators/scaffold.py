@@ -11,6 +11,7 @@ from fedcraft.aggregators.average import Average
 from fedcraft.aggregators.base import Outcome
 from fedcraft.aggregators.cohort import Cohort, Vector
 from fedcraft.errors import require
+from fedcraft.linalg import ratio
 
 _CONTROL = "control"
 
@@ -59,11 +60,6 @@ class ScaffoldServer(Average):
         """(1 - m/N) c + (1/N) sum_i g_i / (K_i eta_l), over the clients that took a step."""
         total = self.population(self.clients) or cohort.size
         paths = cast(Tensor, cohort.steps) * cast(float, cohort.client_lr)
-        trained = paths > 0
-        coefficients = torch.where(trained, 1 / torch.where(trained, paths, 1), 0) / total
-        kept = 1 - float(trained.sum()) / total
-        return cohort.combine(
-            coefficients,
-            self.memory.get(_CONTROL),
-            torch.full((len(cohort.layout),), kept, dtype=torch.float64),
-        )
+        kept = 1 - float((paths > 0).sum()) / total
+        scale = torch.full((len(cohort.layout),), kept, dtype=torch.float64)
+        return cohort.combine(ratio(1, paths) / total, self.memory.get(_CONTROL), scale)

@@ -21,6 +21,5 @@ class UPGrad(Weighted):
     of the Gram matrix, scaled to trace one; here the projections are exact up to rounding.
     """
 
-    def weights(self, grams: Tensor, cohort: Cohort) -> Tensor:
-        starts = torch.diag(cohort.weights)
-        return torch.stack([nearest_without_conflict(gram, starts).sum(0) for gram in grams])
+    def weigh(self, gram: Tensor, cohort: Cohort) -> Tensor:
+        return nearest_without_conflict(gram, torch.diag(cohort.weights)).sum(0)

@@ -76,11 +76,15 @@ class Uploads:
         return Uploads(ids, tuple(self.rounds[index] for index in kept), self.rows[kept])
 
 
-def earlier_part(rows: Tensor, coefficients: Tensor, slices: Sequence[slice]) -> Tensor:
+def earlier_part(
+    rows: Tensor | None, coefficients: Tensor, slices: Sequence[slice]
+) -> Tensor | None:
     """sum_i c[q, i] x_i^q of earlier rows, in float64, since this round's may cancel it.
 
     Works row by row, so that only the sum is held in float64.
     """
+    if rows is None:
+        return None
     total = torch.zeros(rows.shape[1], dtype=torch.float64)
     for row, weights in zip(rows, coefficients.T.tolist(), strict=True):
         for block, weight in zip(slices, weights, strict=True):

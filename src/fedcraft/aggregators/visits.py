@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from fedcraft.seeds import generator
-from fedcraft.updates import ClientId
+from fedcraft.updates import ClientId, client_order
 
 
 def by_id(client_ids: Sequence[ClientId]) -> list[int]:
     """Return the positions of the clients in the order of their ids; integers come first."""
-    return sorted(range(len(client_ids)), key=lambda row: _key(client_ids[row]))
+    return sorted(range(len(client_ids)), key=lambda row: client_order(client_ids[row]))
 
 
 def visits(client_ids: Sequence[ClientId], seed: int, purpose: str, number: int) -> Tensor:
@@ -25,7 +25,3 @@ def visits(client_ids: Sequence[ClientId], seed: int, purpose: str, number: int)
     orders = np.empty_like(draws)
     orders[ranked] = ranked[draws]
     return torch.from_numpy(orders)
-
-
-def _key(client: ClientId) -> tuple[bool, int, str]:
-    return (True, 0, client) if isinstance(client, str) else (False, int(client), "")

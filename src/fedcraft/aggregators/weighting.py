@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Any
 
 import torch
@@ -20,17 +19,22 @@ class Weighted(Aggregator):
     """A rule that sees only the Gram matrices of the round and returns the clients' weights.
 
     ``by_layer=True`` applies the rule to every layer, ``False`` to the whole vector. A subclass
-    implements ``weights``. Where updates nearly depend on each other, the Gram matrices of float32
-    updates are computed in float64.
+    implements ``weigh``, or ``weights`` if its layers are cheaper together or share what it
+    remembers. Where updates nearly depend on each other, the Gram matrices of float32 updates are
+    computed in float64.
     """
 
     def __init__(self, *, by_layer: bool = True, **options: Any) -> None:
         super().__init__(**options)
         self.by_layer = by_layer
 
-    @abstractmethod
+    def weigh(self, gram: Tensor, cohort: Cohort) -> Tensor:
+        """Return w (m,) for the Gram matrix (m, m) of a layer or of the whole vector."""
+        raise NotImplementedError
+
     def weights(self, grams: Tensor, cohort: Cohort) -> Tensor:
         """Return w (Q, m) for Gram matrices (Q, m, m); Q is 1 for the whole vector."""
+        return torch.stack([self.weigh(gram, cohort) for gram in grams])
 
     def direction(self, cohort: Cohort) -> Outcome:
         found = self.weights(self._grams(cohort), cohort)

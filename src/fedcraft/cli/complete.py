@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
 
-__all__ = ["complete_experiment", "complete_method", "complete_override", "known_keys"]
-
 
 def complete_override(incomplete: str) -> Iterator[str]:
     """Offer ``key=`` for every key, and values for the keys that have names."""

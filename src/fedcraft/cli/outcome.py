@@ -21,22 +21,6 @@ if TYPE_CHECKING:
     from fedcraft.runs.select import Problem
     from fedcraft.studies.sweep import SweepResult
 
-__all__ = [
-    "Baseline",
-    "Estimate",
-    "Jobs",
-    "Page",
-    "as_data",
-    "finish",
-    "print_estimate",
-    "print_scores",
-    "report_failures",
-    "stop_without_runs",
-    "sweep_bar",
-    "will_draw",
-    "write_report",
-]
-
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, help="Runs at once; 0: one per core.")]
 Baseline = Annotated[
     str | None,

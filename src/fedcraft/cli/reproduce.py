@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from fedcraft.studies.presets import Preset
     from fedcraft.studies.reproduce import Reproduction
 
-__all__ = ["finish_reproduction", "reproduce"]
-
-
 Name = Annotated[
     str | None,
     typer.Argument(help="The experiment; none lists them.", autocompletion=complete_experiment),

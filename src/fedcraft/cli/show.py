@@ -16,8 +16,6 @@ from fedcraft.errors import ConfigError
 if TYPE_CHECKING:
     from fedcraft.runs.verify import Damage
 
-__all__ = ["methods", "report", "table", "verify"]
-
 Runs = Annotated[
     list[Path], typer.Argument(metavar="RUN_OR_FOLDER...", help="Run directories or their folders.")
 ]

@@ -26,8 +26,6 @@ from fedcraft.cli.words import argument, split_words
 if TYPE_CHECKING:
     from fedcraft.studies.sweep import SweepResult
 
-__all__ = ["compare", "sweep"]
-
 
 def compare(
     words: Annotated[

@@ -14,8 +14,6 @@ from fedcraft.cli.console import out_console, print_json
 if TYPE_CHECKING:
     from fedcraft.runs.summary import Metric
 
-__all__ = ["interval_table", "print_table", "score_table"]
-
 Rows = Sequence[Mapping[str, Any]]
 
 _MARKS = "Bold: better than all others. Underlined: may be the best."

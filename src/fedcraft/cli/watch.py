@@ -9,8 +9,6 @@ import typer
 
 from fedcraft.cli.console import Quiet, out_console
 
-__all__ = ["watch"]
-
 
 def watch(
     folder: Annotated[Path, typer.Argument(help="The folder of the runs.")],

@@ -11,8 +11,6 @@ import typer
 from fedcraft.cli.complete import complete_override, known_keys
 from fedcraft.errors import ConfigError
 
-__all__ = ["argument", "source_and_overrides", "split_words"]
-
 
 def argument(
     metavar: str, help: str, complete: Callable[..., Iterable[str]] = complete_override

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fedcraft.errors import ConfigError, MissingExtraError
+from fedcraft.errors import ConfigError
+from fedcraft.registry import optional
 
 # Ray reports no usage statistics, and a worker keeps the devices it sees.
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
@@ -27,7 +28,9 @@ class RayConnection:
     """
 
     def __init__(self, address: str | None = None, cpus: int | None = None) -> None:
-        self.ray = _ray()
+        for name, value in _ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        self.ray = optional("ray", "ray")
         self._own = not self.ray.is_initialized()
         if self._own:
             where = address or os.environ.get("RAY_ADDRESS") or _LOCAL
@@ -57,16 +60,6 @@ class RayConnection:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _ray() -> Any:
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    try:
-        import ray
-    except ModuleNotFoundError as missing:
-        raise MissingExtraError("ray", "ray") from missing
-    return ray
 
 
 def _connect(ray: Any, address: str, cpus: int | None) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from fedcraft.errors import InputError, require
-from fedcraft.registry import did_you_mean
+from fedcraft.registry import require_keys
 
 ClockMode = Literal["synchronous", "buffered"]
 _USUAL: dict[str, float] = {"synchronous": 1.3, "buffered": 3.0}
@@ -67,10 +67,7 @@ class Clock:
         """Return the options that a configuration's table gives; None for an empty one."""
         if not table:
             return None
-        known = [option.name for option in fields(cls)]
-        for key in table:
-            if key not in known:
-                raise InputError(f"clock: unknown key {key!r}.{did_you_mean(key, known)}")
+        require_keys("clock", table, cls)
         return cls(**table)
 
     def at_once(self, clients_per_round: int) -> int:

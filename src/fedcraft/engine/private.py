@@ -45,8 +45,8 @@ class PrivateRounds:
         """Return the updates as they leave the clients."""
         raise NotImplementedError
 
-    def random(self, index: int) -> torch.Generator:
-        """Return the source of the server's noise in a round."""
+    def random(self, index: int) -> torch.Generator | None:
+        """Return the source of the server's noise in a round; None for one nobody can predict."""
         raise NotImplementedError
 
     def count(self, clients: Iterable[ClientId]) -> None:

@@ -12,13 +12,13 @@ from fedcraft.linalg.blocks import (
     layer_combine,
     layer_dots,
     layer_gram,
-    unit_grams,
     without_vanishing,
 )
 from fedcraft.linalg.projection import WIDEST, Constraint, Projection, UnitRows, project
 from fedcraft.linalg.pseudo_inverse import apply
 from fedcraft.linalg.rounding import cancels, rounding
 from fedcraft.linalg.simplex import project_simplex, shares
+from fedcraft.linalg.unit import ratio, scaled_grams, unit_grams
 
 __all__ = [
     "WIDEST",
@@ -37,7 +37,9 @@ __all__ = [
     "layer_gram",
     "project",
     "project_simplex",
+    "ratio",
     "rounding",
+    "scaled_grams",
     "shares",
     "unit_grams",
     "without_vanishing",

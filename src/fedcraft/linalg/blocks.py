@@ -197,10 +197,3 @@ def _overflowed(products: Tensor) -> bool:
 
 def _blocks(values: Tensor, slices: Sequence[slice]) -> tuple[Tensor, ...]:
     return torch.split_with_sizes(values, [block.stop - block.start for block in slices], dim=-1)
-
-
-def unit_grams(grams: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the Gram matrices of unit updates, and 1 / ||g_i||; both are zero for zero updates."""
-    norms = grams.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
-    inverse = torch.where(norms > 0, 1 / torch.where(norms > 0, norms, 1), 0)
-    return grams * inverse.unsqueeze(-1) * inverse.unsqueeze(-2), inverse

@@ -35,6 +35,7 @@ from fedcraft.linalg.pseudo_inverse import (
     raised,
     singular_solve,
 )
+from fedcraft.linalg.unit import scaled_grams
 
 Constraint = Literal["equal", "at_least"]
 Measure = Callable[[Tensor, Sequence[int]], Mapping[int, Tensor]]
@@ -70,9 +71,9 @@ class UnitRows:
         norms = squares.clamp(min=0).sqrt()
         active = (norms >= tau) & (norms > 0)
         scale = torch.where(active, 1 / (norms + eps).clamp(min=torch.finfo(norms.dtype).tiny), 0)
-        kernel = grams * scale.unsqueeze(-1) * scale.unsqueeze(-2)
         # An inactive row becomes the separate equation c_i = 0, so all layers keep the same size.
-        return cls(active, scale, kernel + torch.diag_embed((~active).to(kernel.dtype)))
+        separate = torch.diag_embed((~active).to(grams.dtype))
+        return cls(active, scale, scaled_grams(grams, scale) + separate)
 
     def renormalised(self, targets: Tensor) -> Tensor:
         """Targets that sum to one over a layer's active rows; equal ones where all are zero."""
@@ -96,6 +97,11 @@ class Projection:
     bounded: tuple[int, ...] = ()  # the layers in which the gain's limit acted
     vectors: dict[int, Tensor] = field(default_factory=dict)  # U^T c where coefficients lose it
     products: dict[int, Tensor] = field(default_factory=dict)  # precise <x_i, Delta>, (m,)
+
+    def scaled(self, factors: Tensor) -> Projection:
+        """Return what the targets and the length are once layer q is multiplied by f[q]."""
+        targets = self.targets * factors.unsqueeze(-1)
+        return replace(self, targets=targets, norm=self.norm * factors.abs())
 
 
 def project(
@@ -263,7 +269,7 @@ class _Layer:
 
     def coefficients(self, gram: Tensor) -> tuple[Tensor, int, Tensor, bool]:
         """Return c, the rank, ||U^T c||^2 and whether the limit acted, from X X^T."""
-        kernel = gram * self.scale.unsqueeze(-1) * self.scale
+        kernel = scaled_grams(gram, self.scale)
         found, rank, limited = self._on_kernel(kernel)
         return found, rank, found @ kernel @ found, limited
 

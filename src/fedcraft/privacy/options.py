@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from fedcraft.aggregators import Aggregator
 from fedcraft.aggregators.average import Average
 from fedcraft.errors import ConfigError, InputError, require
-from fedcraft.registry import did_you_mean
+from fedcraft.registry import require_keys
 
 Mode = Literal["local", "distributed", "central"]
 
@@ -58,10 +58,7 @@ class Privacy:
         """Return the options that a configuration's table gives; None for an empty one."""
         if not table:
             return None
-        known = [option.name for option in fields(cls)]
-        for key in table:
-            if key not in known:
-                raise InputError(f"privacy: unknown key {key!r}.{did_you_mean(key, known)}")
+        require_keys("privacy", table, cls)
         for key in ("mode", "clip", "noise"):
             if key not in table:
                 raise InputError(f"privacy.{key}: expected a value, found none; all modes need it")

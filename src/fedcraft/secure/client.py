@@ -34,8 +34,6 @@ from fedcraft.secure.primitives import (
 )
 from fedcraft.secure.sketch import sketch
 
-__all__ = ["Limits", "SecureClient", "pair_mask", "scaled_rows", "self_mask"]
-
 
 class SecureClient:
     """One client in one round after another.
@@ -105,13 +103,13 @@ class SecureClient:
         said: Message,
         mine: Message,
         update: Tensor,
-        model: bytes,
+        request: bytes,
         tensors: Sequence[int] | None = None,
     ) -> Message:
         """Open what the others sealed; return the sketch of the unit update and its lengths.
 
-        ``model`` is a hash of the model, and of whatever else this client was given to train with:
-        a server that gives clients different ones gets no sum. ``tensors`` are the sizes of the
+        ``request`` is a hash of all that this client was given to train with, such as the model: a
+        server that gives clients different ones gets no sum. ``tensors`` are the sizes of the
         model's tensors, which no layer may cut.
         """
         if not bool(torch.isfinite(update).all()):
@@ -122,7 +120,7 @@ class SecureClient:
         check_layers(sizes, sizes if tensors is None else tensors)
         members = self._members(said)
         contributions = self._open(members, mine)
-        self._hear("sketch", {**said, "model": as_array(model)})
+        self._hear("sketch", {**said, "request": as_array(request)})
         seed = derive(b"".join(contributions), "sketch seed", self.transcript.value)
         _, count, fold = (int(n) for n in self.memory["settings"])
         units, norms = scaled_rows(update.unsqueeze(0), sizes, float(self.memory["bound"]))
@@ -188,6 +186,15 @@ class SecureClient:
         kinds = [index + (self._sums if j in survivors else 0) for j in about]
         shares = [held[j, kind] for j, kind in zip(about, kinds, strict=True)]
         return {"about": np.array(about), "shares": np.stack(shares)}
+
+    def answer(self, stage: str, said: Message, mine: Message) -> Message:
+        """Answer any stage but the sketch, which needs the update."""
+        if stage == "shares":
+            return self.shares(said, mine)
+        answers = {"keys": self.keys, "dots": self.dots, "sum": self.sum, "unmask": self.unmask}
+        if stage not in answers:
+            raise RefusedError(f"stage: {stage!r} is not a stage of a secure round")
+        return answers[stage](said)
 
     @property
     def transcript(self) -> Transcript:

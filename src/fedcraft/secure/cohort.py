@@ -11,8 +11,9 @@ from torch import Tensor
 
 from fedcraft.aggregators import Aggregator
 from fedcraft.aggregators.base import Step
-from fedcraft.aggregators.cohort import Cohort, Vector, in_memory
+from fedcraft.aggregators.cohort import Cohort, Terms, Vector, in_memory
 from fedcraft.errors import FedcraftError, InputError
+from fedcraft.linalg import scaled_grams
 from fedcraft.secure.products import ClientsLost, SecretProducts
 from fedcraft.updates import ClientId
 
@@ -39,10 +40,7 @@ class SecretCohort(Cohort):
     def grams(self) -> Tensor:
         """X_q X_q^T, not cached: it becomes more exact with every sum."""
         self._require_products()
-        norms = self._norms
-        return self._by_layout(
-            self.products.cosines(self.rows) * norms.unsqueeze(-1) * norms.unsqueeze(-2)
-        )
+        return self._by_layout(scaled_grams(self.products.cosines(self.rows), self._norms))
 
     @property
     def gram(self) -> Tensor:
@@ -80,21 +78,13 @@ class SecretCohort(Cohort):
         self._require_products()
         return self._by_layout(self.products.dots(in_memory(vector), self.rows) * self._norms)
 
-    def combine(
-        self,
-        coefficients: Tensor,
-        base: Vector | None = None,
-        base_scale: Tensor | None = None,
-        *,
-        factor: float = 1.0,
-        precise: Collection[int] = (),
-    ) -> Tensor:
-        rows = coefficients.expand(len(self._norms), -1).to(torch.float64)
-        result = factor * self.products.combine(rows * self._norms, self.rows)
-        if base is None:
-            return result
-        scale = torch.ones(len(self.layout)) if base_scale is None else base_scale
-        return in_memory(self.scaled(in_memory(base).to(result), factor * scale, result, 1.0))
+    def add_up(self, terms: Terms) -> Vector:
+        rows = terms.coefficients.expand(len(self._norms), -1).to(torch.float64)
+        total = terms.factor * self.products.combine(rows * self._norms, self.rows)
+        if terms.base is None:
+            return total
+        base = in_memory(terms.base).to(total)
+        return self.scaled(base, terms.factor * terms.base_scale, total, 1.0)
 
     def select(self, rows: Tensor, dropped: tuple[ClientId, ...] = ()) -> Self:
         kept = super().select(rows, dropped)

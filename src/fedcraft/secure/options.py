@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from fedcraft.errors import InputError, require
-from fedcraft.registry import did_you_mean
+from fedcraft.errors import require
+from fedcraft.registry import require_keys
 
 Stage = Literal["keys", "shares", "sketch", "dots", "sum", "unmask"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -92,10 +92,7 @@ class Secure:
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Secure | None:
         """Return the options that a configuration's table gives; None unless it enables them."""
-        known = [option.name for option in fields(cls)]
-        for key in table:
-            if key not in known:
-                raise InputError(f"secure: unknown key {key!r}.{did_you_mean(key, known)}")
+        require_keys("secure", table, cls)
         found = cls(**{"enabled": False, **table})
         return found if found.enabled else None
 

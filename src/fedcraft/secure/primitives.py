@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcraft.errors import MissingExtraError
+from fedcraft.registry import optional
 
 try:
     from cryptography.exceptions import InvalidTag as InvalidTag
@@ -98,11 +99,7 @@ def recover(shares: Sequence[bytes]) -> bytes:
 
 
 def _shamir() -> Any:
-    try:
-        from Crypto.Protocol.SecretSharing import Shamir
-    except ImportError as error:
-        raise MissingExtraError("pycryptodome", "privacy") from error
-    return Shamir
+    return optional("Crypto.Protocol.SecretSharing", "privacy", "pycryptodome").Shamir
 
 
 class Keystream:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fedcraft.errors import FedcraftError, InputError
+from fedcraft.linalg import apply
 from fedcraft.secure.agreement import largest_share
 from fedcraft.secure.fixed_point import FixedPoint
 from fedcraft.secure.options import Secure
@@ -175,17 +176,17 @@ class SecretProducts:
         first = not self.known
         self.lost |= gone
         wide[:, [row for row in range(wide.shape[1]) if row not in arrived]] = 0
-        self._learn(wide, vector, arrived)
+        self._learn(wide, vector)
         if first and gone:
             raise ClientsLost(gone)
 
-    def _learn(self, coefficients: Tensor, vector: Tensor, rows: Sequence[int]) -> None:
+    def _learn(self, coefficients: Tensor, vector: Tensor) -> None:
         everyone = range(coefficients.shape[1])
         if self._options.sums_only:
             nothing = torch.full_like(coefficients, torch.nan)
             self.known.append(KnownSum(coefficients, vector, nothing))
             return
-        estimate = (self.cosines(everyone) @ coefficients.unsqueeze(-1)).squeeze(-1)
+        estimate = apply(self.cosines(everyone), coefficients)
         dots = self._measured(vector, [row for row in everyone if row not in self.lost])
         known = torch.where(torch.isnan(dots), estimate, dots)
         self.known.append(KnownSum(coefficients, vector, known))

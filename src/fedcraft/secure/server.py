@@ -67,7 +67,7 @@ class SecretRound(Protocol):
 class MaskedRound:
     """A round by the protocol; the constructor runs it up to the sketches.
 
-    ``occasion`` names the round in its run, ``model`` is a hash of what clients train with. An
+    ``occasion`` names the round in its run, ``request`` is a hash of what clients train with. An
     answer that is not what the stage asks for counts as none.
     """
 
@@ -79,14 +79,14 @@ class MaskedRound:
         options: Secure,
         *,
         occasion: bytes,
-        model: bytes,
+        request: bytes,
     ) -> None:
         self.sizes, self._options, self._exchange = tuple(sizes), options, exchange
         self._heard, self._done = Transcript(), 0
         keys = self._keys(clients, occasion)
         self._roster = list(keys)
         self._public = np.stack(list(keys.values()))
-        self._sketch(self._shares(), model)
+        self._sketch(self._shares(), request)
 
     def dots(self, vector: Tensor, rows: Sequence[int]) -> dict[int, Tensor]:
         """See ``SecretRound``."""
@@ -176,7 +176,7 @@ class MaskedRound:
         _require(len(found), 2, "shares")
         return found
 
-    def _sketch(self, sealed: dict[int, list[bytes]], model: bytes) -> None:
+    def _sketch(self, sealed: dict[int, list[bytes]], request: bytes) -> None:
         members = sorted(sealed)
         private: dict[int, Message] = {}
         for place in members:
@@ -185,7 +185,7 @@ class MaskedRound:
             private[place] = {"sealed": as_array(b"".join(parts)), "lengths": sizes}
         said = {
             "members": np.array(members),
-            "model": as_array(model),
+            "request": as_array(request),
             "sizes": np.array(self.sizes),
         }
         widths = list(sketch_sizes(self.sizes, self._options.sketch))

@@ -13,9 +13,10 @@ from fedcraft.aggregators import Aggregator
 from fedcraft.aggregators.base import Step
 from fedcraft.aggregators.inputs import RoundInput
 from fedcraft.secure.agreement import Message, RefusedError
-from fedcraft.secure.client import Limits, SecureClient, scaled_rows
+from fedcraft.secure.client import SecureClient, scaled_rows
 from fedcraft.secure.cohort import SecretCohort, aggregate_secretly
 from fedcraft.secure.fixed_point import FixedPoint
+from fedcraft.secure.limits import Limits
 from fedcraft.secure.options import STAGES, Secure, Stage
 from fedcraft.secure.primitives import digest
 from fedcraft.secure.products import SecretProducts
@@ -37,13 +38,13 @@ class LocalExchange:
         clients: Sequence[ClientId],
         options: Secure,
         *,
-        model: bytes,
+        request: bytes,
         random: np.random.Generator,
     ) -> None:
         limits = Limits(options.most_share, options.sums, 2)
         self.clients = {client: SecureClient(limits) for client in clients}
         self._updates = dict(zip(clients, updates, strict=True))
-        self._model = model
+        self._request = request
         self._random, self._chances = random, options.dropouts
         self.gone: set[ClientId] = set()
 
@@ -63,11 +64,8 @@ class LocalExchange:
         """Return one client's answer."""
         known = self.clients[client]
         if stage == "sketch":
-            return known.sketch(said, mine, self._updates[client], self._model)
-        if stage == "shares":
-            return known.shares(said, mine)
-        answers = {"keys": known.keys, "dots": known.dots, "sum": known.sum}
-        return answers.get(stage, known.unmask)(said)
+            return known.sketch(said, mine, self._updates[client], self._request)
+        return known.answer(stage, said, mine)
 
 
 class ArithmeticRound:
@@ -198,7 +196,7 @@ def _round(
     if options.protocol != "complete":
         seed = random.bytes(32)
         return ArithmeticRound(updates, clients, layout.sizes, options, seed=seed, random=random)
-    hashed = digest(model.detach().cpu().contiguous().numpy().tobytes())
-    exchange = LocalExchange(updates, clients, options, model=hashed, random=random)
+    request = digest(model.detach().cpu().contiguous().numpy().tobytes())
+    exchange = LocalExchange(updates, clients, options, request=request, random=random)
     occasion = digest(b"simulation", index.to_bytes(8, "little"))
-    return MaskedRound(exchange, clients, layout.sizes, options, occasion=occasion, model=hashed)
+    return MaskedRound(exchange, clients, layout.sizes, options, occasion=occasion, request=request)

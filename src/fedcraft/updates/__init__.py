@@ -4,7 +4,7 @@ from fedcraft.updates.buffers import BufferPolicy, merge_buffers
 from fedcraft.updates.layout import Grouping, Layer, Layout, TensorSlot, require_materialized
 from fedcraft.updates.reading import float_tensor, numbers, whole_number
 from fedcraft.updates.round_context import RoundContext
-from fedcraft.updates.updates import ClientId, Updates, as_layout
+from fedcraft.updates.updates import ClientId, Updates, as_layout, client_order
 
 __all__ = [
     "BufferPolicy",
@@ -16,6 +16,7 @@ __all__ = [
     "TensorSlot",
     "Updates",
     "as_layout",
+    "client_order",
     "float_tensor",
     "merge_buffers",
     "numbers",

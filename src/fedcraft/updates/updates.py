@@ -18,6 +18,11 @@ from fedcraft.updates.reading import float_tensor, numbers
 ClientId = int | str
 
 
+def client_order(client: ClientId) -> tuple[bool, int, str]:
+    """Sort numbers by value and before names."""
+    return (True, 0, client) if isinstance(client, str) else (False, int(client), "")
+
+
 @dataclass(frozen=True)
 class Updates:
     """Row i is g_i = theta_t - theta_i, client i's displacement (eq. 3.3 of the paper).

@@ -164,6 +164,8 @@ def _lies_in_a_file(value: object) -> TypeGuard[Mapping[str, str]]:
 
 def _closed(value: object, places: Mapping[Path, Path]) -> object:
     """Return a vector on disk as plain values, which any format can save."""
+    if isinstance(value, dict):  # what a guard remembers
+        return {key: _closed(part, places) for key, part in value.items()}
     if not isinstance(value, DiskVector):
         return value
     path = places.get(value.path, value.path)
@@ -173,6 +175,8 @@ def _closed(value: object, places: Mapping[Path, Path]) -> object:
 def _opened(value: object, names: Iterable[str]) -> object:
     """Return the vector that :func:`_closed` described, if the file still contains it."""
     if not _lies_in_a_file(value):
+        if isinstance(value, dict):
+            return {key: _opened(part, names) for key, part in value.items()}
         return value
     found = open_vector(Path(value["safetensors"]))
     if found.digest != value["digest"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ from uuid import uuid4
 import torch
 from torch import Tensor
 
-from fedcraft.aggregators.cohort import Cohort, Vector
+from fedcraft.aggregators.cohort import Cohort, Terms, Vector
 from fedcraft.aggregators.disk.disk_vector import DiskVector, write_vector
 from fedcraft.linalg import finite_products, without_vanishing
 from fedcraft.updates import ClientId
@@ -87,25 +87,16 @@ class FileCohort(Cohort):
     def precise_length(self, layer: int, vector: Vector) -> float:
         return float(self.lengths(vector)[layer])
 
-    def combine(
-        self,
-        coefficients: Tensor,
-        base: Vector | None = None,
-        base_scale: Tensor | None = None,
-        *,
-        factor: float = 1.0,
-        precise: Collection[int] = (),
-    ) -> DiskVector:
-        rows = factor * coefficients.expand(len(self.layout), -1)
-        scale = torch.ones(len(self.layout)) if base_scale is None else base_scale
+    def add_up(self, terms: Terms) -> DiskVector:
+        rows = terms.factor * terms.coefficients.expand(len(self.layout), -1)
 
         def pieces() -> Iterator[Tensor]:
             for layer, start, stop in self._all_pieces():
-                dtype = torch.float64 if layer in precise else self.dtype
+                dtype = torch.float64 if layer in terms.precise else self.dtype
                 piece = self._block(start, stop).to(dtype).T @ rows[layer].to(dtype)
-                if base is not None:
-                    share = factor * float(scale[layer])
-                    piece.add_(self._read(base, start, stop), alpha=share)
+                if terms.base is not None:
+                    share = terms.factor * float(terms.base_scale[layer])
+                    piece.add_(self._read(terms.base, start, stop), alpha=share)
                 yield piece.to(self.dtype)
 
         return self._write(pieces())

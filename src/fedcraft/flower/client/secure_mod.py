@@ -17,7 +17,8 @@ from fedcraft.flower.messages import keys
 from fedcraft.flower.messages import secure as wire
 from fedcraft.flower.messages.arrays import open_array
 from fedcraft.secure.agreement import RefusedError
-from fedcraft.secure.client import Limits, SecureClient
+from fedcraft.secure.client import SecureClient
+from fedcraft.secure.limits import Limits
 from fedcraft.updates import Layout
 
 _RECORD = "fedcraft-secure"
@@ -72,12 +73,7 @@ class SecureAnswers:
         said, mine = wire.unpack(asked[wire.SAID]), wire.unpack(asked[wire.MINE])
         stage = str(message.content.config_records[keys.CONFIG][wire.STAGE])
         client = self._client(context)
-        if stage == "shares":
-            answer = client.shares(said, mine)
-        elif stage in ("keys", "dots", "sum", "unmask"):
-            answer = getattr(client, stage)(said)
-        else:
-            raise RefusedError(f"stage: {stage!r} is not a stage of a secure round")
+        answer = client.answer(stage, said, mine)
         self._keep(client, context)
         return Message(RecordDict({wire.ANSWER: wire.pack(answer)}), reply_to=message)
 

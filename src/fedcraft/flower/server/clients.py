@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fedcraft.errors import InputError
-from fedcraft.updates import ClientId
+from fedcraft.updates import ClientId, client_order
 
 
 class NameTakenError(InputError):
@@ -83,8 +83,3 @@ class KnownClients:
     def ordered(self, nodes: Iterable[int]) -> list[int]:
         """Return nodes in the order of their clients."""
         return sorted(nodes, key=lambda node: client_order(self.client(node)))
-
-
-def client_order(client: ClientId) -> tuple[bool, int, str]:
-    """Sort numbers by value and before names."""
-    return (False, client, "") if isinstance(client, int) else (True, 0, client)

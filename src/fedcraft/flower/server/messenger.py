@@ -18,11 +18,11 @@ from torch import Tensor
 from fedcraft.config.settings import Settings
 from fedcraft.errors import FedcraftError, NonFiniteError
 from fedcraft.flower.messages import keys
-from fedcraft.flower.server.clients import NameTakenError, client_order
+from fedcraft.flower.server.clients import NameTakenError
 from fedcraft.flower.server.replies import RefusedReply, finite, read_metrics, reported_client
 from fedcraft.flower.server.reply_stream import ReplyStream
 from fedcraft.flower.server.run_state import RunState
-from fedcraft.updates import ClientId
+from fedcraft.updates import ClientId, client_order
 
 Accept = Callable[[int, ClientId, Message], None]
 # With these Flower itself answers for a node or a reply that it has lost. All other errors come
@@ -48,7 +48,7 @@ class Messenger:
     def __init__(
         self, state: RunState, settings: Settings, names: tuple[str, str], timeout: float | None
     ) -> None:
-        self.state, self.settings, self._timeout = state, settings, timeout
+        self.state, self.settings = state, settings
         self.patience = math.inf if timeout is None else timeout
         self._arrays_name, self._config_name = names
         self._stream: ReplyStream | None = None
@@ -65,6 +65,11 @@ class Messenger:
         """The clients that were asked last and have not answered, in order."""
         silent = [node for node in self.asked if node not in self._answered]
         return sorted(map(self.state.clients.client, silent), key=client_order)
+
+    @property
+    def life(self) -> float | None:
+        """The seconds after which Flower may drop a message; None without a deadline."""
+        return None if self.patience == math.inf else _LIFE * self.patience
 
     def common_config(self, round_number: int, lr: float) -> dict[str, Any]:
         """Return the settings that every message contains."""
@@ -107,8 +112,7 @@ class Messenger:
             content[keys.INITIAL] = self.state.initial
         for name, vector in sent.items():
             content[name] = vector
-        life = None if self._timeout is None else _LIFE * self._timeout
-        return Message(content, dst_node_id=node, message_type=kind, ttl=life)
+        return Message(content, dst_node_id=node, message_type=kind, ttl=self.life)
 
     def send(self, grid: Grid, messages: Iterable[Message]) -> ReplyStream:
         """Send messages and return the stream of their replies, which ends with the deadline."""

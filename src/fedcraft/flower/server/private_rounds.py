@@ -14,7 +14,7 @@ from fedcraft.flower.messages import keys
 from fedcraft.flower.server.clients import KnownClients
 from fedcraft.flower.server.replies import within
 from fedcraft.privacy import Privacy
-from fedcraft.privacy.mechanism import client_noise, clipped, server_noise
+from fedcraft.privacy.mechanism import client_noise, clipped
 from fedcraft.secure import Secure
 
 _ANYONE = "a client that named no number"  # in the account: it may be any of them
@@ -65,7 +65,5 @@ class FederatedPrivacy(PrivateRounds):
         """Clients have added their noise; in the mode ``central`` the server clips."""
         return clipped(updates, self.privacy.clip) if self.privacy.mode == "central" else updates
 
-    def released(self, direction: Tensor, clients: int, index: int) -> Tensor:
-        if self.privacy.mode != "central":
-            return direction
-        return server_noise(direction, self.privacy, clients, None)
+    def random(self, index: int) -> None:
+        """Nothing: the noise comes from the operating system."""

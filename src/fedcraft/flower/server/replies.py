@@ -17,8 +17,7 @@ from fedcraft.engine.executors.job import REPORT
 from fedcraft.errors import InputError, NonFiniteError
 from fedcraft.flower.messages import keys
 from fedcraft.flower.messages.arrays import WireFormat
-from fedcraft.flower.server.clients import client_order
-from fedcraft.updates import ClientId
+from fedcraft.updates import ClientId, client_order
 
 Metrics = dict[str, Any]
 LARGEST_SIZE = 2.0**53  # sums of data sizes stay exact, and far from Inf

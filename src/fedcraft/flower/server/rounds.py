@@ -24,7 +24,6 @@ from fedcraft.errors import ClientError
 from fedcraft.flower.messages import keys
 from fedcraft.flower.messages.arrays import copy_tensors
 from fedcraft.flower.server.client_metrics import scores_of, table_rows
-from fedcraft.flower.server.clients import client_order
 from fedcraft.flower.server.messenger import Messenger
 from fedcraft.flower.server.node_selection import NodeSelection
 from fedcraft.flower.server.replies import RefusedReply
@@ -32,6 +31,7 @@ from fedcraft.flower.server.run_config import find_checkpoint
 from fedcraft.flower.server.secure_rounds import SecureRounds
 from fedcraft.metrics.scores import summary
 from fedcraft.runs.writer import NullWriter
+from fedcraft.updates import client_order
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, MetricRecord
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedcraft.config.settings import Settings
 from fedcraft.engine.client_manager import CohortUpdates
 from fedcraft.engine.server import LossesAt, Remote, Server, ServerStep, refuse_buffers
-from fedcraft.errors import InputError, StateError
+from fedcraft.errors import StateError
 from fedcraft.flower.messages import keys
 from fedcraft.flower.messages.arrays import WireFormat, open_array
 from fedcraft.flower.server.clients import KnownClients
@@ -26,17 +26,13 @@ _NEEDS = {"losses": keys.LOSS, "steps": keys.STEPS}
 _HISTORY = ("train_metrics_clientapp", "evaluate_metrics_clientapp", "evaluate_metrics_serverapp")
 
 
-def _no_losses(theta: Tensor, clients: Sequence[ClientId]) -> Sequence[float]:
-    raise InputError("secure: a line search asks clients for losses, which is not supported")
-
-
 class RunState:
     """Everything that changes from round to round.
 
     ``record`` is the model x_t as Flower's arrays and ``broadcast`` is what clients train from: the
     same, or the look-ahead from it. Both are packed once per round. ``last`` holds, by client, the
-    round of its last reply that counted. ``step`` and ``scores`` are
-    the last step and the last evaluation.
+    round of its last reply that counted. ``step`` and ``scores`` are the last step and the last
+    evaluation.
     """
 
     def __init__(
@@ -100,19 +96,17 @@ class RunState:
             self.server.adopt(theta, self._buffers(record))
             self.record, self.broadcast = self.pack(theta), record
 
-    def aggregate(self, round_number: int, losses_at: LossesAt) -> None:
-        """Aggregate the accepted replies and move the model."""
-        trained, index = self.updates.trained(), round_number - 1
-        self.step = self.server.step(trained, index, self.client_lr, losses_at)
-        self._pack()
-        self.last.update({reply.client: round_number for reply in self.updates.accepted})
-
-    def aggregate_remotely(self, round_number: int, trained: CohortUpdates, remote: Remote) -> None:
-        """Aggregate updates that stay with the clients, and move the model."""
+    def aggregate(
+        self,
+        round_number: int,
+        trained: CohortUpdates,
+        losses_at: LossesAt,
+        remote: Remote | None = None,
+    ) -> None:
+        """Move the model; ``remote`` aggregates updates that stay with the clients."""
         self.server.remote = remote
         try:
-            index = round_number - 1
-            self.step = self.server.step(trained, index, self.client_lr, _no_losses)
+            self.step = self.server.step(trained, round_number - 1, self.client_lr, losses_at)
         finally:
             self.server.remote = None
         self._pack()

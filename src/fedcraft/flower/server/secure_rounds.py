@@ -10,6 +10,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
+from torch import Tensor
 
 from fedcraft.aggregators import Aggregator
 from fedcraft.aggregators.base import Step
@@ -18,7 +19,6 @@ from fedcraft.engine.server import refuse_buffers
 from fedcraft.errors import InputError
 from fedcraft.flower.messages import keys
 from fedcraft.flower.messages import secure as wire
-from fedcraft.flower.server.clients import client_order
 from fedcraft.flower.server.messenger import Messenger
 from fedcraft.flower.server.reply_stream import ReplyStream
 from fedcraft.secure import Secure
@@ -29,7 +29,7 @@ from fedcraft.secure.primitives import digest
 from fedcraft.secure.products import SecretProducts
 from fedcraft.secure.server import MaskedRound, Private, RoundFailed
 from fedcraft.secure.simulation import SecureReport
-from fedcraft.updates import ClientId
+from fedcraft.updates import ClientId, client_order
 
 
 class GridExchange:
@@ -67,9 +67,7 @@ class GridExchange:
         config = ConfigRecord({wire.STAGE: stage})
         content = RecordDict({keys.CONFIG: config, wire.SAID: common, wire.MINE: wire.pack(mine)})
         kind = f"{MessageType.QUERY}.{wire.QUERY}"
-        patience = self._messenger.patience
-        life = None if patience == float("inf") else 2 * patience
-        return Message(content, dst_node_id=node, message_type=kind, ttl=life)
+        return Message(content, dst_node_id=node, message_type=kind, ttl=self._messenger.life)
 
     def _trained(self, common: ArrayRecord, private: Private) -> Mapping[ClientId, Arrays]:
         """Let the nodes train; their reports go the way of every training reply."""
@@ -103,10 +101,10 @@ class SecureRounds:
         occasion = digest(self._state.run_key.encode(), number.to_bytes(8, "little"))
         nodes = [message.metadata.dst_node_id for message in messages]
         sizes = self._state.wire.layout.sizes
-        model = wire.request_digest(messages[0].content)
+        request = wire.request_digest(messages[0].content)
         try:
             round = MaskedRound(
-                exchange, nodes, sizes, self._options, occasion=occasion, model=model
+                exchange, nodes, sizes, self._options, occasion=occasion, request=request
             )
             report = self._aggregate(number, round)
         except RoundFailed as error:
@@ -148,8 +146,12 @@ class SecureRounds:
                 self._state.private.require_noise(len(kept))
             return step, asdict(reported[-1])
 
-        self._state.aggregate_remotely(number, trained, remote)
+        self._state.aggregate(number, trained, _no_losses, remote)
         return reported[-1]
+
+
+def _no_losses(theta: Tensor, clients: Sequence[ClientId]) -> Sequence[float]:
+    raise InputError("secure: a line search asks clients for losses, which is not supported")
 
 
 def require_no_single_updates(options: dict[str, Any]) -> None:

@@ -24,7 +24,6 @@ from fedcraft.config.settings import Settings
 from fedcraft.errors import InputError, require
 from fedcraft.flower.messages import keys
 from fedcraft.flower.server.client_metrics import common_metrics, evaluation_reply, sent_metrics
-from fedcraft.flower.server.clients import client_order
 from fedcraft.flower.server.messenger import Messenger
 from fedcraft.flower.server.node_selection import NodeSelection
 from fedcraft.flower.server.private_rounds import FederatedPrivacy
@@ -44,7 +43,7 @@ from fedcraft.linalg.numerics import single_threaded
 from fedcraft.methods import Method, Override
 from fedcraft.privacy import Privacy
 from fedcraft.secure import Secure
-from fedcraft.updates import ClientId, Layout
+from fedcraft.updates import ClientId, Layout, client_order
 
 MetricsFn = Callable[[list[RecordDict], str], MetricRecord | None]
 
@@ -265,7 +264,7 @@ class Strategy(FlowerStrategy):
         if counts[0] < self.min_clients:
             return None, None
         started = time.perf_counter()
-        state.aggregate(server_round, self._losses_at)
+        state.aggregate(server_round, state.updates.trained(), self._losses_at)
         messenger.seconds += time.perf_counter() - started
         metrics = self._aggregated(state.updates.accepted, self.train_metrics_aggr_fn)
         found = metrics or MetricRecord()
