@@ -15,6 +15,7 @@ __all__ = ["which_blocks"]
 
 _STUDIES = {
     "which femnist": ("auto-femnist", "family-femnist"),
+    "which personal": ("family-femnist-personal",),
     "which cifar10": ("auto-cifar10-cnn", "family-cifar10-cnn"),
     "which curves": ("curves-cifar10-cnn",),
 }
@@ -33,9 +34,10 @@ def _together(studies: Iterable[str], results: Path) -> str:
     rows = SweepResult(found[0].folder, runs).rows("test")
     places = {m.key: dict(zip(map(_name, rows), marks(rows, m), strict=True)) for m in _SHOWN}
     heads = ["method", "seeds", "rounds", *(m.heading.lower() for m in _SHOWN)]
-    heads += [f"{m.heading.lower()} − FedAvg" for m in _SHOWN]
+    if any(row["pairs"] for row in rows):
+        heads += [f"{m.heading.lower()} − FedAvg" for m in _SHOWN]
     ordered = sorted(rows, key=lambda row: (-row["rounds"], -row["mean"]))
-    return table(heads, (list(_cells(row, places)) for row in ordered))
+    return table(heads, (list(_cells(row, places))[: len(heads)] for row in ordered))
 
 
 def _cells(row: Mapping[str, Any], places: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
