@@ -1,9 +1,10 @@
-"""The table of docs/guards.md."""
+"""The tables of docs/guards.md."""
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -18,11 +19,40 @@ _HEADS = (
     *("attack", "hostile", "method", "seeds", "mean", "worst 10 %"),
     *("hostile left out", "honest left out", "backdoor"),
 )
+_LIARS = {
+    "nobody": "nobody hostile",
+    "flip": "flip",
+    "hundredfold": "×100",
+    "claim": "claims 10⁹",
+    "modest claim": "claims 30,000",
+}
+_LEFT_OUT = {"nobody": "honest", "flip": "hostile"}  # whose share is worth a column
 
 
 def guards_blocks(results: Path) -> dict[str, str]:
-    """Return the generated block of the page."""
-    return {"robustness": _study_table("robustness", results)}
+    """Return the generated blocks of the page."""
+    found = json.loads((results / "benchmarks" / "guard-digits.json").read_text(encoding="utf-8"))
+    return {"robustness": _study_table("robustness", results), "digits": _digits_table(found)}
+
+
+def _digits_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Mean accuracy, and who was left out how often, by guard and by what the liar does."""
+    groups: dict[tuple[Any, ...], dict[str, list[Mapping[str, Any]]]] = {}
+    for row in sorted(rows, key=lambda row: (row["clients"], row["rounds"])):
+        key = (row["clients"], row["rounds"], f"`{row['guard']}`")
+        groups.setdefault(key, defaultdict(list))[row["liar"]].append(row)
+    heads = ["clients", "rounds", "guard"]
+    for liar, name in _LIARS.items():
+        heads += [name, f"{_LEFT_OUT[liar]} left out"] if liar in _LEFT_OUT else [name]
+    return table(heads, ([*key, *_digits_cells(group)] for key, group in groups.items()))
+
+
+def _digits_cells(group: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
+    for liar in _LIARS:
+        found = group.get(liar, ())
+        yield f"{fmean(row['accuracy'] for row in found):.3f}" if found else "–"
+        if liar in _LEFT_OUT:
+            yield _share(found, "left_out", _LEFT_OUT[liar])
 
 
 def _study_table(name: str, results: Path) -> str:

@@ -17,7 +17,7 @@ from fedcraft.errors import require
 from fedcraft.updates import ClientId, Layout
 
 _FEWEST = 3  # answers, below which no median says what is usual
-_AGAINST, _WELL = -1.0, 0.5  # records: more than one round against, half a round in favour
+_CLEAR = 0.5  # a record of more than half a round, in favour or against
 _MOST = 4.0  # rounds that a record counts, so that it can change
 
 
@@ -34,8 +34,8 @@ class Answers(Cosine):
     hardly change updates, chance decides the signs.
 
     A client's record is the sum of -d_i / u, limited to [-1, 1], over rounds, and stays within
-    [-4, 4], so that it can change. A record below -1 leaves the client out; it is measured all the
-    same, and can recover. Agreement counts as in the guard ``cosine``, with two exceptions:
+    [-4, 4], so that it can change. A record below -1/2 leaves the client out; it is measured all
+    the same, and can recover. Agreement counts as in the guard ``cosine``, with two exceptions:
 
     * a client with a record above 1/2 is left out only below min(``strong``, median - ``sure`` s),
       and has its full weight even if others send nearly the same;
@@ -76,7 +76,7 @@ class Answers(Cosine):
     def objections(self, cohort: Cohort) -> list[str]:
         reasons = super().objections(cohort)
         for row, record in enumerate(self._records(cohort).tolist()):
-            if record < _AGAINST and not reasons[row]:
+            if record < -_CLEAR and not reasons[row]:
                 reasons[row] = f"answers the steps the wrong way, record {record:+.1f}"
         return reasons
 
@@ -111,7 +111,7 @@ class Answers(Cosine):
 
     def _well(self, cohort: Cohort) -> Tensor:
         """Mark the clients that have answered well."""
-        return self._records(cohort) > _WELL
+        return self._records(cohort) > _CLEAR
 
     def _both(self, cohort: Cohort) -> tuple[Tensor, Tensor]:
         """Return the clients that took part in the last round too: their rows now and then."""

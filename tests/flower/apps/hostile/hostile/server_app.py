@@ -17,6 +17,7 @@ def main(grid: Grid, context: Context) -> None:
         guard=str(context.run_config["guard"]),
         model=start,
         client_lr=CLIENT_LR,
+        server_lr=1.0,
         seed=SEED,
         min_available_nodes=CLIENTS,
         min_train_nodes=CLIENTS,
