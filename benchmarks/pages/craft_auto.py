@@ -47,12 +47,17 @@ def study_table(name: str, results: Path) -> str:
 
 
 def _best_mean(settings: dict[str, list[Run]]) -> float:
-    return max(fmean(_values(_sound(runs), "evaluation", "mean")) for runs in settings.values())
+    return fmean(_values(_sound(settings[_best(settings, "evaluation")]), "evaluation", "mean"))
+
+
+def _best(settings: dict[str, list[Run]], key: str) -> str:
+    """The pair of rates with the highest mean, diverged seeds included."""
+    return max(settings, key=lambda pair: fmean(_values(settings[pair], key, "mean")))
 
 
 def _rows(settings: dict[str, list[Run]]) -> Iterator[list[str]]:
     for title, key in (("averaged", "evaluation"), ("last", "evaluation_last")):
-        best = max(settings, key=lambda pair: fmean(_values(settings[pair], key, "mean")))
+        best = _best(settings, key)
         runs = _sound(settings[best])
         head = _title(settings[best]) if key == "evaluation" else ""
         means = _values(runs, key, "mean")
