@@ -11,6 +11,7 @@ from torch import nn
 from fedcraft.engine import run
 from fedcraft.engine.executors import choose as executors
 from fedcraft.engine.executors.job import default_data
+from fedcraft.engine.sampling import draw_clients
 from fedcraft.engine.simulation import _Setup
 from fedcraft.errors import ClientError, ConfigError
 from fedcraft.local import ClientData, LocalTask, SeedAddress, local_objective
@@ -104,7 +105,8 @@ def test_auto_chooses_by_shape_and_never_looks_at_a_clock(federation, model, set
         (large, 32, "serial"),
     ):
         choice = settings(clients_per_round=cohort, executor="auto", workers=1)
-        job = _Setup(method("fedavg"), many, module, choice, default_data, None).job
+        parts = (default_data, None, None, draw_clients)
+        job = _Setup(method("fedavg"), many, module, choice, *parts).job
         assert executors.resolve(choice, job, None) == expected
         assert executors.resolve(choice, job, "processes") == "processes"
 
