@@ -17,7 +17,11 @@ from fedcraft.studies.reproduce import from_results
 
 __all__ = ["craft_auto_blocks"]
 
-_STUDIES = {"auto femnist": "auto-femnist", "auto cifar10": "auto-cifar10-cnn"}
+_STUDIES = {
+    "auto femnist": "auto-femnist",
+    "auto cifar10": "auto-cifar10-cnn",
+    "auto cifar10 500": "auto-cifar10-cnn-500",
+}
 _HEADS = ("method", "rates", "seeds", "model", "mean ± seeds", *list(SCORES.values())[1:])
 
 
