@@ -10,8 +10,9 @@ import torch
 
 import fedcraft
 from fedcraft.aggregators import Cohort
-from fedcraft.aggregators.inputs import RoundInput
+from fedcraft.aggregators.inputs import RoundInput, read_cohort
 from fedcraft.errors import InputError
+from fedcraft.linalg import block_dots
 
 SIZES = [30, 5, 60]
 
@@ -111,3 +112,22 @@ def test_a_rule_that_asks_for_rows_gets_an_error_if_there_are_none():
     cohort = Sealed(**facts, products=torch.from_numpy(updates).split(SIZES, dim=1))
     with pytest.raises(InputError, match="needs the updates in memory"):
         fedcraft.aggregator("fedmdfg").aggregate_cohort(cohort)
+
+
+def test_products_are_reused_for_equal_vectors_and_only_for_those(monkeypatch):
+    updates, arguments = make_round(0)
+    cohort = read_cohort(updates, RoundInput(**arguments), drop_nonfinite=False)
+    passes = []
+
+    def counted(*given):
+        passes.append(1)
+        return block_dots(*given)
+
+    monkeypatch.setattr("fedcraft.aggregators.cohort.block_dots", counted)
+    vector = torch.from_numpy(updates[0].copy())
+    first = cohort.dots(vector)
+    assert torch.equal(cohort.dots(vector.clone()), first)
+    assert len(passes) == 1
+    vector *= 2  # in place
+    torch.testing.assert_close(cohort.dots(vector), 2 * first)
+    assert len(passes) == 2

@@ -14,7 +14,7 @@ from fedcraft.aggregators.cohort import Cohort, Vector
 from fedcraft.aggregators.guards.base import Judgement
 from fedcraft.aggregators.guards.cosine import Cosine, Demand, median_and_spread
 from fedcraft.errors import require
-from fedcraft.updates import ClientId, Layout
+from fedcraft.updates import ClientId
 
 _FEWEST = 3  # answers, below which no median says what is usual
 _CLEAR = 0.5  # a record of more than half a round, in favour or against
@@ -139,8 +139,8 @@ def _along(cohort: Cohort, direction: Vector, known: Mapping[ClientId, float]) -
 
 
 def _dots(cohort: Cohort, vector: Vector) -> Tensor:
-    """<x_i, v>, (m,): of whole updates, which is faster than by layer."""
-    return replace(cohort, layout=Layout.whole(cohort.dimension)).dots(vector)[0]
+    """<x_i, v>, (m,)."""
+    return cohort.dots(vector).sum(0)
 
 
 def _lengths(cohort: Cohort) -> Tensor:
