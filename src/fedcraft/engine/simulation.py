@@ -114,45 +114,52 @@ class _Setup:
         self.participation = participation(settings, federation, sampler)
         self.settings, self.federation, self.config = settings, federation, config
         self.objective, self.aggregator, self.optimizer = method.build(settings.server_lr)
-        parts = {"local": method.local, "aggregator": method.aggregator, "server": method.server}
         module = copy.deepcopy(model) if isinstance(model, nn.Module) else model()
         self.objective.check(module)
         _check_sent(self.objective, self.aggregator)
         self.layout = Layout.from_module(module, settings.layers)
         self._layer_names = layer_names(module, self.layout.names)
         self.theta = self.layout.flatten(dict(module.named_parameters())).clone()
-        shapes = " ".join(f"{t.name}{list(t.shape)}" for t in self.layout.tensors)
-        model_id = f"{self.theta.numel()} parameters, {zlib.crc32(shapes.encode()):08x}"
-        if self.aggregator.guard is not None:
-            parts["guard"] = method.guard
-        self.identity = {
-            **settings.identity(),
-            **{name: part.signature for name, part in parts.items()},
-            **({} if attack is None else {"attack": str(stable(attack))}),
-            "model": model_id,
-        }
+        self.identity = self._identity(method, attack)
         self.attackers: Attackers | None = None
-        tensors = federation.tensors()
         if attack is not None:
             self.attackers = Attackers.of(attack, len(federation), settings.seed)
-            tensors = self.attackers.poisoned(tensors, federation)
         self.buffers = {name: value.clone() for name, value in module.named_buffers()} or None
-        self.job = Job(
-            module=module,
-            objective=self.objective,
-            federation=federation,
-            tensors=tensors,
-            epochs=settings.local_epochs,
-            batch_size=settings.batch_size,
-            seed=settings.seed,
-            evaluate_batch=settings.evaluate_batch,
-            data=client_data,
-            device=device_of(settings),
-            precision=precision_of(settings),
-        )
+        self.job = self._job(module, client_data)
         few = np.arange(min(2, len(self.job.tensors)))
         warn_of_python_state(module, self.job.tensors.gather(few)[0])
         self.executor = ""
+
+    def _identity(self, method: Method, attack: Attack | None) -> dict[str, Any]:
+        """What a run that resumes must have in common with the one that was interrupted."""
+        parts = {"local": method.local, "aggregator": method.aggregator, "server": method.server}
+        if self.aggregator.guard is not None:
+            parts["guard"] = method.guard
+        shapes = " ".join(f"{t.name}{list(t.shape)}" for t in self.layout.tensors)
+        return {
+            **self.settings.identity(),
+            **{name: part.signature for name, part in parts.items()},
+            **({} if attack is None else {"attack": str(stable(attack))}),
+            "model": f"{self.theta.numel()} parameters, {zlib.crc32(shapes.encode()):08x}",
+        }
+
+    def _job(self, module: nn.Module, client_data: DataSource) -> Job:
+        tensors = self.federation.tensors()
+        if self.attackers is not None:
+            tensors = self.attackers.poisoned(tensors, self.federation)
+        return Job(
+            module=module,
+            objective=self.objective,
+            federation=self.federation,
+            tensors=tensors,
+            epochs=self.settings.local_epochs,
+            batch_size=self.settings.batch_size,
+            seed=self.settings.seed,
+            evaluate_batch=self.settings.evaluate_batch,
+            data=client_data,
+            device=device_of(self.settings),
+            precision=precision_of(self.settings),
+        )
 
     def check(self, checkpoint: Mapping[str, Any] | None) -> None:
         """Refuse to continue from the checkpoint of another run."""
