@@ -21,7 +21,7 @@ from fedcraft.runs.summary import rows
 from fedcraft.studies.plan import run_id
 from fedcraft.studies.presets import preset
 from fedcraft.studies.published import TABLES
-from fedcraft.studies.reproduce import Reproduction, from_results, rerun
+from fedcraft.studies.reproduce import Reproduction, from_results, rerun, stored_runs
 from fedcraft.studies.results import beside_published, collect, rank_correlation, stored
 from fedcraft.studies.run import run
 from fedcraft.studies.sweep import SweepResult
@@ -197,6 +197,21 @@ def test_the_best_setting_is_chosen_on_one_seed_and_repeated_with_more(
     assert [row["seeds"] for row in made.rows()] == [3, 3]
     again = stored(collect(made.result.runs, tmp_path / "stored"))
     assert {name: len(s.runs) for name, s in again.best().items()} == {"fedavg": 3, "craft": 3}
+
+
+def test_stored_runs_need_not_be_done_again(data_root: Path, tmp_path: Path) -> None:
+    changes = {"data_root": str(data_root), "rounds": 1}
+    made = rerun("table-femnist", "tiny", methods=["fedavg"], overrides=changes, out=tmp_path / "1")
+    collect(made.result.runs, tmp_path / "table-femnist")
+    known = stored_runs("table-femnist", tmp_path)
+    methods = ["fedavg", "craft"]
+    both = rerun(
+        "table-femnist", "tiny", methods=methods, overrides=changes, out=tmp_path / "2", known=known
+    )
+    assert {folder.name.partition("-")[0] for folder in (tmp_path / "2").iterdir()} == {"craft"}
+    assert [row["seeds"] for row in both.rows()] == [3, 3]
+    assert both.rows()[0]["mean"] == pytest.approx(made.rows()[0]["mean"], abs=1e-5)
+    assert stored_runs("robustness", tmp_path) == ()
 
 
 def test_rank_correlation_of_the_papers_own_numbers_is_one() -> None:

@@ -45,6 +45,9 @@ Size = Annotated[
     typer.Option("--scale", help="Train again at this scale (paper if only --rerun is given)."),
 ]
 Rerun = Annotated[bool, typer.Option("--rerun", help="Train from scratch.")]
+Missing = Annotated[
+    bool, typer.Option("--missing", help="Train only the runs that are not stored yet.")
+]
 Only = Annotated[
     list[str] | None, typer.Option("--method", "-m", help="Only this method; may be repeated.")
 ]
@@ -66,6 +69,7 @@ def reproduce(
     words: Words = None,
     scale: Size = None,
     rerun: Rerun = False,
+    missing: Missing = False,
     method: Only = None,
     results: Results = None,
     out: Out = None,
@@ -85,11 +89,12 @@ def reproduce(
     * `fedcraft reproduce table-femnist`
     * `fedcraft reproduce table-femnist --scale tiny`
     * `fedcraft reproduce table-cifar10-cnn --rerun --estimate`
+    * `fedcraft reproduce robustness --missing --store`
     """
     from fedcraft.config.paths import at_home, new_folder
     from fedcraft.config.toml import COMMAND_LINE, parse_overrides
     from fedcraft.studies.presets import preset, presets
-    from fedcraft.studies.reproduce import from_results
+    from fedcraft.studies.reproduce import from_results, stored_runs
     from fedcraft.studies.reproduce import rerun as train
     from fedcraft.studies.results import collect
 
@@ -99,7 +104,7 @@ def reproduce(
     changes = parse_overrides(words or [])
     _refuse_other_methods(changes)
     out, results = out and new_folder(out), results and at_home(results)
-    if not (rerun or scale or estimate):
+    if not (rerun or missing or scale or estimate):
         _refuse_to_train(changes, store)
         stored = from_results(name, results, method or ())
         finish_reproduction(
@@ -109,17 +114,18 @@ def reproduce(
     size, chosen, methods = scale or "paper", preset(name), method or ()
     if store and results is None:
         _refuse_to_store(name, size)
+    known = stored_runs(name, results) if missing else ()
     if estimate or not (quiet or as_json):
         plan = chosen.plan(size, methods, COMMAND_LINE, **changes)
         repeats = len(chosen.repeats_of(plan))
-        print_estimate(plan.configs(), jobs, as_json and estimate, repeats)
+        print_estimate(plan.configs(known), jobs, as_json and estimate, repeats)
     if estimate:
         return
     folder = out or Path("runs") / f"{name}-{size}"
     work = partial(train, name, size, methods=methods, overrides=changes, override=COMMAND_LINE)
     draw = will_draw(None, quiet)
     with sweep_bar(quiet or as_json) as bar:
-        made = work(out=folder, jobs=jobs, observer=bar)
+        made = work(out=folder, jobs=jobs, observer=bar, known=known)
     if store and made.result.done:
         collect(made.result.runs, (results or Path("results")) / name)
     finish_reproduction(made, folder, quiet, as_json, draw)

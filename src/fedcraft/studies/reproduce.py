@@ -10,6 +10,7 @@ from typing import Any
 
 import fedcraft
 from fedcraft.errors import DataError
+from fedcraft.runs import Run
 from fedcraft.runs.study import is_study
 from fedcraft.studies.presets import ROUNDS, Preset, Scale, preset
 from fedcraft.studies.results import beside_published, missing_row, rank_correlation, stored
@@ -87,14 +88,22 @@ def from_results(
     folder = _stored_at(name, results)
     if not is_study(folder) and chosen.until_stored:
         folder = _stored_at(chosen.until_stored, results)
-    found = stored(folder).runs if is_study(folder) else ()
-    kept = tuple(run for run in found if run.method in (methods or chosen.names))
+    kept = tuple(run for run in _runs_at(folder) if run.method in (methods or chosen.names))
     if not kept and not chosen.published:
         raise DataError(
             f"{folder}: no results of {name!r} are stored there. Train from scratch "
             f"with --rerun, or at a smaller scale: fedcraft reproduce {name} --scale small"
         )
     return Reproduction(chosen, SweepResult(folder, kept), only=tuple(methods))
+
+
+def stored_runs(name: str, results: str | Path | None = None) -> tuple[Run, ...]:
+    """Return the runs of an experiment that are stored, none if there are none."""
+    return _runs_at(_stored_at(name, results))
+
+
+def _runs_at(folder: Path) -> tuple[Run, ...]:
+    return stored(folder).runs if is_study(folder) else ()
 
 
 def _stored_at(name: str, results: str | Path | None) -> Path:
@@ -111,8 +120,9 @@ def rerun(
     out: str | Path | None = None,
     jobs: int = 0,
     observer: Observer | None = None,
+    known: Sequence[Run] = (),
 ) -> Reproduction:
-    """Do all runs of an experiment that are not finished in ``out`` yet.
+    """Do all runs of an experiment that are not finished in ``out`` yet and not among ``known``.
 
     ``overrides`` change every run; ``override`` says where they come from. Where the experiment
     asks for it, the best setting of each method is then repeated.
@@ -120,8 +130,9 @@ def rerun(
     chosen = preset(name)
     plan = chosen.plan(scale, methods, override, **(overrides or {}))
     folder = Path(out) if out else Path("runs") / f"{name}-{scale}"
-    result = sweep(plan, out=folder, jobs=jobs, observer=observer)
-    result = repeat_best(result, chosen.repeats_of(plan), jobs=jobs, observer=observer)
+    how: dict[str, Any] = {"jobs": jobs, "observer": observer, "known": known}
+    result = sweep(plan, out=folder, **how)
+    result = repeat_best(result, chosen.repeats_of(plan), **how)
     return Reproduction(chosen, result, scale, tuple(methods))
 
 

@@ -115,21 +115,25 @@ def sweep(
     jobs: int = 0,
     observer: Observer | None = None,
     runner: Runner = run_all,
+    known: Sequence[Run] = (),
 ) -> SweepResult:
     """Do every run of ``plan`` in local processes, ``jobs`` at once (one per core if 0).
 
     Each run has a process with one torch thread and the serial executor: the best use of a few
     cores. A run's folder is named after its configuration, so another call does only the missing
-    runs, also after a crash or ``kill -9``, also from two terminals at once. ``runner`` can do the
+    runs, also after a crash or ``kill -9``, also from two terminals at once. ``known`` are finished
+    runs from elsewhere, such as stored results, that need not be done again. ``runner`` can do the
     runs elsewhere: see :func:`fedcraft.cluster.sweep`. Runs with Python
     objects in their configuration are done in this process, one after the other.
     """
     planned = _plan(plan)
     folder = _folder(new_folder("runs/sweep" if out is None else out))
     configs = _for_one_process(planned.configs())
+    finished = {run.directory.name: run for run in known if run.done}
     if runner is run_all or isinstance(runner, ChildPool):  # a cluster may have other data
-        _require_ready([c for c in configs if not Run(folder / run_id(c)).done])
-    results = [_place(folder, config) for config in configs]
+        found = [finished.get(run_id(c)) or Run(folder / run_id(c)) for c in configs]
+        _require_ready([c for c, run in zip(configs, found, strict=True) if not run.done])
+    results = [finished.get(run_id(config)) or _place(folder, config) for config in configs]
     objects = {run.directory: c.objects for run, c in zip(results, configs, strict=True)}
     if any(objects.values()):  # which no other process has
         runner = run_here(objects)
@@ -138,8 +142,8 @@ def sweep(
     watcher.planned(results, len(waiting))
     with terminable():
         failures = _work(waiting, jobs or cores(), watcher, runner)
-    fresh = tuple(Run(result.directory) for result in results)
-    return SweepResult(folder, fresh, failures)
+    ended = (finished.get(run.directory.name) or Run(run.directory) for run in results)
+    return SweepResult(folder, tuple(ended), failures)
 
 
 def repeat_best(
@@ -150,12 +154,13 @@ def repeat_best(
     jobs: int = 0,
     observer: Observer | None = None,
     runner: Runner = run_all,
+    known: Sequence[Run] = (),
 ) -> SweepResult:
     """Run the best setting of each method again for more ``seeds``, and return all the runs.
 
     One seed is enough to choose a setting and too little to report: at high rates the last bit of a
     sum can move a final accuracy by several hundredths. ``plan`` is that of the first runs; it has
-    the Python objects that they need.
+    the Python objects that they need; ``known`` as in :func:`sweep`.
     """
     chosen = [s for judge in result.judges for s in result.best(judge).values() if s.counted]
     planned = {run_id(c): c for c in _for_one_process(plan.configs() if plan else [])}
@@ -165,7 +170,8 @@ def repeat_best(
     if not seeds or not variants:
         return result
     repetitions = Plan({}, {"seed": list(seeds)}, variants, "repetitions")
-    more = sweep(repetitions, out=result.folder, jobs=jobs, observer=observer, runner=runner)
+    options: dict[str, Any] = {"jobs": jobs, "observer": observer, "runner": runner, "known": known}
+    more = sweep(repetitions, out=result.folder, **options)
     runs = {run.directory: run for run in (*result.runs, *more.runs)}
     tried_again = {run.directory.name for run in more.runs}
     failures = {name: why for name, why in result.failures.items() if name not in tried_again}
