@@ -155,7 +155,7 @@ class Cohort(ABC):
         """||v^q|| by layer, (Q,) float64."""
         # A float32 sum over a large layer would be off in the sixth digit.
         layers = torch.split_with_sizes(in_memory(vector), self.layout.sizes)
-        parts = [layer.to(torch.float64) for layer in layers]
+        parts = (layer.to(torch.float64) for layer in layers)  # one after the other, in the cache
         return torch.stack([torch.dot(part, part) for part in parts]).sqrt().to("cpu")
 
     def scaled(
@@ -237,12 +237,15 @@ class MemoryCohort(Cohort):
         asked = in_memory(vector).to(self.updates)
         if not any(torch.equal(known, asked) for known, _ in self._latest_dots):
             products = block_dots(self.updates, asked, self.layout.slices)
-            self._latest_dots[:] = [(asked.clone(), products)]
+            self._latest_dots[:] = [(asked, products)]
         return self._latest_dots[0][1]
 
     @cached_property
     def _latest_dots(self) -> list[tuple[Tensor, Tensor]]:
-        """The last vector and its products: a guard and its rule both ask for the last step's."""
+        """The last vector and its products: a guard and its rule both ask for the last step's.
+
+        The vector is not copied: while a round lasts, nobody changes a vector in place.
+        """
         return []
 
     def precise_dots(self, layer: int, vector: Vector) -> Tensor:
@@ -252,13 +255,14 @@ class MemoryCohort(Cohort):
         slices, factor, scale = self.layout.slices, terms.factor, terms.base_scale
         rows = terms.coefficients.expand(len(slices), -1)
         base = None if terms.base is None else in_memory(terms.base)
-        if base is not None:
-            term = (base.to(self.updates), factor * scale)
-            result = block_combine(self.updates, factor * rows, slices, *term)
-        elif terms.coefficients.ndim == 1:
+        if base is None and terms.coefficients.ndim == 1:
             result = torch.mv(self.updates.T, (factor * terms.coefficients).to(self.updates))
         else:
-            result = block_combine(self.updates, factor * rows, slices)
+            rough = factor * rows
+            for layer in terms.precise:  # added up below
+                rough[layer] = 0
+            term = None if base is None else base.to(self.updates)
+            result = block_combine(self.updates, rough, slices, term, factor * scale)
         for layer in terms.precise:
             total = layer_combine(self._rows(layer), rows[layer])
             if base is not None:

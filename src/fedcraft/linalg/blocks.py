@@ -7,6 +7,7 @@ the other to float64, so that no layer is ever copied as a whole.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
@@ -34,7 +35,7 @@ def block_grams(matrix: Tensor, slices: Sequence[slice]) -> Tensor:
     blocks = _blocks(matrix, slices)
     with _numpy_threads(matrix):
         grams = torch.stack([_gram(block, precise=False) for block in blocks]).cpu()
-        if not bool(torch.isfinite(grams).all()):  # float32 rows longer than 1.8e19
+        if not _finite(grams):  # float32 rows longer than 1.8e19
             precise = torch.stack([_gram(block, precise=True) for block in blocks])
             grams = finite_products(precise.cpu())
     return without_vanishing(grams, matrix.dtype)
@@ -64,11 +65,18 @@ def layer_combine(block: Tensor, coefficients: Tensor) -> Tensor:
 
 def block_dots(matrix: Tensor, vector: Tensor, slices: Sequence[slice]) -> Tensor:
     """Return <x_i^q, v^q> as (Q, m) float64, in O(m d)."""
-    pairs = list(zip(_blocks(matrix, slices), _blocks(vector, slices), strict=True))
-    dots = torch.stack([_dots(block, part) for block, part in pairs])
-    if not bool(torch.isfinite(dots).all()):
-        dots = torch.stack([layer_dots(block, part) for block, part in pairs])
-    return finite_products(dots.to("cpu", torch.float64))
+    width = 2 * _WIDTH if matrix.shape[0] >= _FEW else 8 * _WIDTH
+    widths = [_widths(block.stop - block.start, width) for block in slices]
+    every = [piece for layer in widths for piece in layer]
+    pairs = zip(matrix.split_with_sizes(every, dim=1), vector.split_with_sizes(every), strict=True)
+    dots = torch.stack([torch.mv(block, part) for block, part in pairs]).to("cpu", torch.float64)
+    if len(every) > len(slices):
+        layers = dots.split_with_sizes([len(layer) for layer in widths])
+        dots = torch.stack([pieces.sum(0) for pieces in layers])
+    if _finite(dots):
+        return dots
+    pairs = zip(_blocks(matrix, slices), _blocks(vector, slices), strict=True)
+    return finite_products(torch.stack([layer_dots(block, part) for block, part in pairs]))
 
 
 def block_square_norms(matrix: Tensor, slices: Sequence[slice]) -> Tensor:
@@ -90,9 +98,13 @@ def block_combine(
     base: Tensor | None = None,
     base_scale: Tensor | None = None,
 ) -> Tensor:
-    """Return g^q = sum_i c[q, i] x_i^q + s[q] b^q as one flat vector, in O(m d)."""
-    weights = coefficients.to(matrix).unbind()
-    rows = [block.T for block in _blocks(matrix, slices)]
+    """Return g^q = sum_i c[q, i] x_i^q + s[q] b^q as one flat vector, in O(m d).
+
+    A layer whose coefficients are all zero costs no look at its rows.
+    """
+    counts = [len(matrix) if used else 0 for used in coefficients.any(-1).tolist()]
+    weights = [w[:m] for w, m in zip(coefficients.to(matrix), counts, strict=True)]
+    rows = [x[:m].T for x, m in zip(_blocks(matrix, slices), counts, strict=True)]
     result = matrix.new_empty(matrix.shape[1])
     parts = _blocks(result, slices)
     if base is None or base_scale is None:
@@ -107,7 +119,7 @@ def block_combine(
 
 def finite_products(products: Tensor) -> Tensor:
     """Return products multiplied in float64; raise an error if even these overflow."""
-    if not bool(torch.isfinite(products).all()):
+    if not _finite(products):
         raise NonFiniteError("updates: some are so long that their products overflow float64")
     return products
 
@@ -148,12 +160,12 @@ def _gram(block: Tensor, precise: bool) -> Tensor:
 
 
 def _narrow_gram(block: Tensor) -> Tensor:
-    count, whole = block.shape[0], block.shape[1] // _NARROW
-    rest = block[:, whole * _NARROW :]
-    gram = (rest @ rest.T).to(torch.float64)
-    stack = block[:, : whole * _NARROW].view(count, whole, _NARROW).transpose(0, 1)
+    stack = block.unfold(1, _NARROW, _NARROW).transpose(0, 1)
+    rest = block[:, len(stack) * _NARROW :]
+    gram = torch.mm(rest, rest.T).to(torch.float64)
     for pieces in torch.split(stack, _BATCH):
-        gram += torch.bmm(pieces, pieces.mT).sum(0, dtype=torch.float64)
+        # Converting first is faster than a sum that converts; it adds up in the same order.
+        gram += torch.bmm(pieces, pieces.mT).to(torch.float64).sum(0)
     return gram
 
 
@@ -180,19 +192,19 @@ def _openblas() -> Any:
     return ThreadpoolController().select(internal_api="openblas")
 
 
-def _dots(block: Tensor, vector: Tensor) -> Tensor:
-    """X v, pieces added up in float64."""
-    width = 2 * _WIDTH if block.shape[0] >= _FEW else 8 * _WIDTH
-    if block.shape[1] <= width:
-        return torch.mv(block, vector).to(torch.float64)
-    pairs = zip(torch.split(block, width, dim=1), torch.split(vector, width), strict=True)
-    parts = [torch.mv(piece, part) for piece, part in pairs]
-    return torch.stack(parts).sum(0, dtype=torch.float64)
+def _widths(size: int, width: int) -> list[int]:
+    """Divide ``size`` columns into pieces of at most ``width``."""
+    return [min(width, size - start) for start in range(0, size, width)]
 
 
 def _overflowed(products: Tensor) -> bool:
     """Float32 rows longer than 1.8e19 have infinite squares: float64 has room for them."""
-    return products.dtype != torch.float64 and not bool(torch.isfinite(products).all())
+    return products.dtype != torch.float64 and not _finite(products)
+
+
+def _finite(values: Tensor) -> bool:
+    """Tell whether all numbers are finite: they are where their sum is, which is faster to see."""
+    return math.isfinite(values.sum()) or bool(torch.isfinite(values).all())
 
 
 def _blocks(values: Tensor, slices: Sequence[slice]) -> tuple[Tensor, ...]:

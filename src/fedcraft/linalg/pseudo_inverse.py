@@ -45,27 +45,27 @@ def cholesky_solve(
     ``cutoffs`` (Q,). It can be corrected if also none lies below ``floor``.
     """
     factor, failed = torch.linalg.cholesky_ex(kernel)
-    identity = torch.eye(kernel.shape[-1], dtype=kernel.dtype)
-    factor = torch.where((failed == 0)[:, None, None], factor, identity)
+    solved, identity = failed == 0, torch.eye(kernel.shape[-1], dtype=kernel.dtype)
+    factor[~solved] = identity
     inverse = torch.cholesky_inverse(factor)
-    inverse_norm = torch.linalg.matrix_norm(inverse)
+    rough = apply(inverse, target)
+    refined = rough + apply(inverse, target - apply(kernel, rough))
+    inverse_norm = torch.linalg.vector_norm(inverse, dim=(1, 2))
     rounding = torch.finfo(dtype).eps * inverse_norm
     # ||K|| ||K^-1|| bounds (sigma_max / sigma_min)^2 from above.
-    full_rank = cutoffs.square() * torch.linalg.matrix_norm(kernel) * inverse_norm < 1
-    usable = (failed == 0) & full_rank
+    condition = torch.linalg.vector_norm(kernel, dim=(1, 2)) * inverse_norm
+    usable = solved & (cutoffs.square() * condition < 1)
     trusted = usable & (rounding <= _TRUSTED[dtype])
     wanted = usable & ~trusted & (rounding <= _CORRECTABLE[dtype])
     if bool((wanted & (inverse_norm * floor**2 > 1)).any()):
         wanted &= torch.linalg.cholesky_ex(kernel - _MARGIN * floor**2 * identity)[1] == 0
-    rough = apply(inverse, target)
-    refined = rough + apply(inverse, target - apply(kernel, rough))
     corrections = wanted * torch.where(rounding > _ONE_IS_ENOUGH, 2, 1)
     return CholeskySolution(refined, inverse, trusted, corrections)
 
 
 def apply(matrices: Tensor, vectors: Tensor) -> Tensor:
     """Multiply (Q, m, m) matrices with (Q, m) vectors, layer by layer."""
-    return (matrices @ vectors.unsqueeze(-1)).squeeze(-1)
+    return torch.bmm(matrices, vectors.unsqueeze(-1)).squeeze(-1)
 
 
 def eigen_solve(

@@ -19,4 +19,4 @@ def unit_grams(grams: Tensor) -> tuple[Tensor, Tensor]:
 
 def scaled_grams(grams: Tensor, scale: Tensor) -> Tensor:
     """Return D G D with D = diag(scale): the Gram matrices of scaled rows."""
-    return grams * scale.unsqueeze(-1) * scale.unsqueeze(-2)
+    return (grams * scale.unsqueeze(-1)).mul_(scale.unsqueeze(-2))
