@@ -71,9 +71,10 @@ class UnitRows:
         norms = squares.clamp(min=0).sqrt()
         active = (norms >= tau) & (norms > 0)
         scale = torch.where(active, 1 / (norms + eps).clamp(min=torch.finfo(norms.dtype).tiny), 0)
+        kernel = scaled_grams(grams, scale)
         # An inactive row becomes the separate equation c_i = 0, so all layers keep the same size.
-        separate = torch.diag_embed((~active).to(grams.dtype))
-        return cls(active, scale, scaled_grams(grams, scale) + separate)
+        kernel.diagonal(dim1=1, dim2=2).add_(~active)
+        return cls(active, scale, kernel)
 
     def renormalised(self, targets: Tensor) -> Tensor:
         """Targets that sum to one over a layer's active rows; equal ones where all are zero."""
@@ -143,71 +144,78 @@ def project(
     tensor([[1.2500, 1.2500]], dtype=torch.float64)
     """
     units = UnitRows.of(grams, tau, eps, square_norms)
-    active, scale, kernel = units.active, units.scale, units.kernel
-    shared = units.renormalised(targets) if renormalise else targets * active
-    products = torch.zeros_like(scale) if reference_dots is None else reference_dots
-    gap = torch.where(active, shared - scale * products, 0)
-    cutoffs = _cutoffs(widths or (1,) * len(grams), active, widest, dtype)
+    shared = units.renormalised(targets) if renormalise else targets * units.active
+    products = torch.zeros_like(units.scale) if reference_dots is None else reference_dots
+    gap = torch.where(units.active, shared - units.scale * products, 0)
+    cutoffs = _cutoffs(widths or (1,) * len(grams), units.active, widest, dtype)
     floor = 0.0 if gain is None else 1 / gain
-    solved = cholesky_solve(kernel, gap, dtype, cutoffs, floor)
-    coefficients, trusted = solved.coefficients, solved.trusted
+    system = _System(grams, units, products, shared, gap, constraint, cutoffs, floor)
+    found = _from_grams(system, dtype, measure)
+    again = set(torch.nonzero(~found.trusted).flatten().tolist()) - found.products.keys()
+    gram = precise_gram or grams.__getitem__
+    bounded = tuple(q for q in again if _solve_again(found, q, system.layer, gram, block))
+    norm = found.norm.clamp(min=0).sqrt()
+    return replace(found, coefficients=units.scale * found.coefficients, norm=norm, bounded=bounded)
+
+
+@dataclass(frozen=True)
+class _System:
+    """The equations U (r + U^T c) = rho of every layer."""
+
+    grams: Tensor  # (Q, m, m): X X^T
+    units: UnitRows
+    reference_dots: Tensor  # (Q, m): <x_i, r>
+    targets: Tensor  # (Q, m): rho-bar, zero for inactive rows
+    gap: Tensor  # (Q, m): rho-bar - U r, zero for inactive rows
+    constraint: Constraint
+    cutoffs: Tensor  # (Q,): the relative cut-off of U's singular values
+    floor: float  # sigma_0, below which none counts; zero for no limit
+
+    def layer(self, layer: int, rows: Tensor) -> _Layer:
+        """Return the equations of these rows in one layer."""
+        scale, gap = self.units.scale[layer, rows], self.gap[layer, rows]
+        return _Layer(scale, gap, self.constraint, float(self.cutoffs[layer]), self.floor)
+
+
+def _from_grams(system: _System, dtype: torch.dtype, measure: Measure | None) -> Projection:
+    """Solve the layers for which ``system.grams`` are precise enough, some with corrections.
+
+    Until :func:`project` returns, ``coefficients`` are c and ``norm`` holds squares.
+    """
+    kernel, active = system.units.kernel, system.units.active
+    solved = cholesky_solve(kernel, system.gap, dtype, system.cutoffs, system.floor)
+    coefficients, one_sided = solved.coefficients, system.constraint == "at_least"
     measured: dict[int, Tensor] = {}
-    if constraint == "at_least":
-        coefficients = _one_sided(kernel, gap, active, trusted)
+    if one_sided:
+        coefficients = _one_sided(kernel, system.gap, active, solved.trusted)
     elif measure is not None and bool(solved.corrections.any()):
-        measured = _correct(solved, scale, shared, products, grams, measure)
+        measured = _correct(solved, system, measure)
     square = (coefficients * apply(kernel, coefficients)).sum(-1)
     for layer, dots in measured.items():
-        square[layer] = coefficients[layer] @ (scale[layer] * dots)
-    found = Projection(
-        coefficients,
-        shared,
-        active,
-        active.sum(-1),
-        square,
-        trusted,
-        one_sided=constraint == "at_least",
-        products=measured,
-    )
-    again = set(torch.nonzero(~trusted).flatten().tolist()) - measured.keys()
-    gram = precise_gram or grams.__getitem__
-
-    def part(layer: int, rows: Tensor) -> _Layer:
-        cutoff = float(cutoffs[layer])
-        return _Layer(scale[layer, rows], gap[layer, rows], constraint, cutoff, floor)
-
-    bounded = [layer for layer in again if _solve_again(found, layer, part, gram, block)]
-    return replace(
-        found,
-        coefficients=scale * coefficients,
-        norm=square.clamp(min=0).sqrt(),
-        bounded=tuple(bounded),
-    )
+        square[layer] = coefficients[layer] @ (system.units.scale[layer] * dots)
+    rank = active.sum(-1)
+    found = (coefficients, system.targets, active, rank, square, solved.trusted)
+    return Projection(*found, one_sided=one_sided, products=measured)
 
 
-def _correct(
-    solved: CholeskySolution,
-    scale: Tensor,
-    targets: Tensor,
-    reference_dots: Tensor,
-    grams: Tensor,
-    measure: Measure,
-) -> dict[int, Tensor]:
+def _correct(solved: CholeskySolution, system: _System, measure: Measure) -> dict[int, Tensor]:
     """Improve ``solved.coefficients`` in place: c <- c + K^-1 (rho - U g), with U g measured.
 
-    Returns <x_i, Delta> for the layers concerned; only the small last change comes from ``grams``.
+    Returns <x_i, Delta> for the layers concerned; only the small last change comes from the Gram
+    matrices.
     """
     products: dict[int, Tensor] = {}
+    scale = system.units.scale
     for turn in range(int(solved.corrections.max())):
         layers = torch.nonzero(solved.corrections > turn).flatten().tolist()
         rows = torch.zeros_like(scale)
         rows[layers] = scale[layers] * solved.coefficients[layers]
         for layer, dots in measure(rows, layers).items():
-            missing = (scale[layer] > 0) * targets[layer] - scale[layer] * dots
+            missing = (scale[layer] > 0) * system.targets[layer] - scale[layer] * dots
             change = solved.inverse[layer] @ missing
             solved.coefficients[layer] += change
-            own = dots - reference_dots[layer]
-            products[layer] = own + grams[layer] @ (scale[layer] * change)
+            own = dots - system.reference_dots[layer]
+            products[layer] = own + system.grams[layer] @ (scale[layer] * change)
     return products
 
 
@@ -218,10 +226,7 @@ def _solve_again(
     gram: Callable[[int], Tensor],
     block: Callable[[int], Tensor | None] | None,
 ) -> bool:
-    """Fill in one layer with more digits; return whether the gain's limit acted.
-
-    Until :func:`project` returns, ``found.coefficients`` are c and ``found.norm`` holds squares.
-    """
+    """Fill in one layer with more digits; return whether the gain's limit acted."""
     found.coefficients[layer] = 0
     rows = torch.nonzero(found.active[layer]).flatten()
     if len(rows) == 0:
