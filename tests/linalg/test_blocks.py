@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedcraft.errors import NonFiniteError
-from fedcraft.linalg import block_dots, block_grams, block_square_norms
+from fedcraft.linalg import block_combine, block_dots, block_grams, block_square_norms
 
 SLICES = [slice(0, 3), slice(3, 8)]
 PRODUCTS = {
@@ -44,3 +44,20 @@ def test_rows_too_short_to_be_squared_count_as_zero(dtype, length):
     without[2] = 0
     for product in (block_grams, block_square_norms):
         assert torch.equal(product(rows, SLICES), product(without, SLICES))
+
+
+def test_products_of_long_layers_are_added_up_in_float64():
+    rows = torch.randn(3, 100_001, generator=torch.Generator().manual_seed(1))
+    slices = [slice(0, 90_000), slice(90_000, 100_001)]
+    expected = block_dots(rows.double(), rows[0].double(), slices)
+    torch.testing.assert_close(block_dots(rows, rows[0], slices), expected, rtol=1e-6, atol=1e-3)
+
+
+@pytest.mark.parametrize("base", [None, torch.arange(8.0)])
+def test_a_layer_without_coefficients_is_the_base(base):
+    rows, scale = rows_of(1.0, torch.float32), torch.tensor([2.0, 0.5])
+    coefficients = torch.tensor([[0.0] * 4, [1.0, -2.0, 0.0, 3.0]], dtype=torch.float64)
+    offset = torch.zeros(8) if base is None else base * torch.tensor([2.0] * 3 + [0.5] * 5)
+    found = block_combine(rows, coefficients, SLICES, base, scale)
+    assert torch.equal(found[:3], offset[:3])
+    torch.testing.assert_close(found[3:], (coefficients[1].float() @ rows + offset)[3:])
