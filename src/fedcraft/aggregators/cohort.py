@@ -237,15 +237,12 @@ class MemoryCohort(Cohort):
         asked = in_memory(vector).to(self.updates)
         if not any(torch.equal(known, asked) for known, _ in self._latest_dots):
             products = block_dots(self.updates, asked, self.layout.slices)
-            self._latest_dots[:] = [(asked, products)]
+            self._latest_dots[:] = [(asked.clone(), products)]
         return self._latest_dots[0][1]
 
     @cached_property
     def _latest_dots(self) -> list[tuple[Tensor, Tensor]]:
-        """The last vector and its products: a guard and its rule both ask for the last step's.
-
-        The vector is not copied: while a round lasts, nobody changes a vector in place.
-        """
+        """The last vector and its products: a guard and its rule both ask for the last step's."""
         return []
 
     def precise_dots(self, layer: int, vector: Vector) -> Tensor:
