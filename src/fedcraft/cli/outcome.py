@@ -186,10 +186,10 @@ def report_failures(result: SweepResult) -> None:
 
 def print_estimate(configs: Sequence[Config], jobs: int, as_json: bool, repeats: int = 0) -> None:
     """Print how long these runs will take."""
+    from fedcraft.config.settings import usable_cores
     from fedcraft.studies.estimate import estimate
-    from fedcraft.studies.sweep import cores
 
-    expected = estimate(configs, jobs or cores(), repeats)
+    expected = estimate(configs, jobs or usable_cores(), repeats)
     if as_json:
         print_json(asdict(expected))
     else:
