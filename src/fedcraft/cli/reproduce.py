@@ -20,7 +20,6 @@ from fedcraft.cli.outcome import (
     stop_without_runs,
     sweep_bar,
     will_draw,
-    write_report,
 )
 from fedcraft.cli.tables import print_table
 from fedcraft.cli.words import argument
@@ -202,9 +201,9 @@ def _print_nothing_stored(made: Reproduction, console: Console, as_json: bool) -
 
 
 def _draw(made: Reproduction, folder: Path, reference: list[dict[str, Any]]) -> dict[str, Any]:
-    from fedcraft.report import write_figures
+    from fedcraft.report import write_figures, write_page
 
-    page = write_report(made.result, folder, reference=reference)
+    page = write_page(made.result.runs, folder / "report.html", reference=reference)
     figures = write_figures(made.result.runs, folder / "figures")
     return {"report": str(page), "figures": [str(figure) for figure in figures]}
 
