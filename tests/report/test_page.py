@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from fedcraft.errors import MissingExtraError
-from fedcraft.report import load_runs, sections, summary, write_page
+from fedcraft.report import load_runs, summary, write_page
 from fedcraft.report.extras import needs
-from fedcraft.report.sections import one_client
+from fedcraft.report.sections import clients, gains, grids, one_client, published
 from fedcraft.report.sections.gains import client_gains
 from fedcraft.report.verdict import verdict
 from fedcraft.runs import Run
@@ -106,10 +106,10 @@ def test_owners_and_classes_go_by_their_names(make_run: MakeRun, tmp_path: Path)
     loaded = load_runs(tmp_path)
     (problem,) = group(loaded)
     names = {f"ward-{k} <{'i' * k}>" for k in range(12)}
-    assert set(sections.client_view(problem)["groups"][0]["names"]) == names
-    assert set(sections.labels(problem)["clients"]) == names
-    assert sections.labels(problem)["labels"][:3] == ["ill", "well", "2"]
-    worst = sections.distribution(problem)["worst"]
+    assert set(one_client.client_view(problem)["groups"][0]["names"]) == names
+    assert set(grids.labels(problem)["clients"]) == names
+    assert grids.labels(problem)["labels"][:3] == ["ill", "well", "2"]
+    worst = clients.distribution(problem)["worst"]
     craft = next(run for run in loaded if run.method == "craft")
     least = min(craft.accuracies().items(), key=lambda pair: pair[1])[0]
     assert worst["CRAFT"][0].startswith(f"{craft.names('owners')[least]} 0.")
@@ -150,7 +150,7 @@ def test_a_small_conflict_stays_a_conflict_on_the_page(make_run: MakeRun, tmp_pa
     folder = make_run("a")
     (folder / "cosines.csv").write_text("round,client,layer,cosine\n10,3,all,-0.0004\n")
     (problem,) = group(load_runs(tmp_path))
-    (view,) = sections.client_view(problem)["groups"]
+    (view,) = one_client.client_view(problem)["groups"]
     assert unpacked(view["methods"]["craft"]["cosines"]["values"]).tolist() == [99]
 
 
@@ -158,9 +158,9 @@ def test_a_large_study_says_what_it_left_out(
     runs: list[Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (problem,) = group(runs)
-    assert sections.client_view(problem)["notes"] == []
+    assert one_client.client_view(problem)["notes"] == []
     monkeypatch.setattr(one_client, "MOST_VALUES", 4_000)
-    found = sections.client_view(problem)
+    found = one_client.client_view(problem)
     assert found["notes"] == [
         "To keep the page small, it has 3 of 13 evaluations of single clients.",
         "To keep the page small, it has the cosines of single clients for the whole model only, "
@@ -174,7 +174,7 @@ def test_a_large_study_says_what_it_left_out(
 
 def test_clients_are_counted_seed_by_seed(runs: list[Run]) -> None:
     (problem,) = group(runs)
-    parts = sections.gains(problem)["methods"]["craft"]
+    parts = gains.gains(problem)["methods"]["craft"]
     assert [part["seed"] for part in parts] == [0, 1]
     for part in parts:
         assert part["winners"] + part["losers"] + part["same"] == 100
@@ -195,7 +195,7 @@ def test_a_rate_map_counts_its_seeds_explains_blanks_and_marks_the_edge(
     make_run("worse", client_lr=0.01, server_lr=0.1, level=0.5)
     make_run("lost", client_lr=0.1, server_lr=1.0, state="stopped", reason="not finite: client 3")
     (problem,) = group(load_runs(tmp_path))
-    grid = sections.learning_rates(problem)["grids"]["craft"]
+    grid = grids.learning_rates(problem)["grids"]["craft"]
     assert grid["seeds"] == [[1, 0], [2, 1]]
     assert grid["blanks"] == [["", "not run"], ["", "diverged"]]
     assert grid["edges"] == ["largest client rate", "smallest server rate"]
@@ -214,7 +214,7 @@ def test_published_numbers_are_on_the_page(make_run: MakeRun, tmp_path: Path) ->
     reference = [{"method": "craft", "mean": 0.9}, {"method": "fedavg", "mean": 0.5}]
     loaded = load_runs(tmp_path)
     (problem,) = group(loaded)
-    beside = sections.published(problem, reference)
+    beside = published.published(problem, reference)
     ours = next(run for run in loaded if run.method == "craft").final("mean")
     craft = next(row for row in beside["rows"] if row["label"] == "CRAFT")
     assert craft["cells"][0] == (f"{ours:.3f}", "0.900")
@@ -226,7 +226,7 @@ def test_published_numbers_are_on_the_page(make_run: MakeRun, tmp_path: Path) ->
 
 def test_numbers_of_shorter_runs_are_not_subtracted_from_the_papers(runs: list[Run]) -> None:
     (problem,) = group(runs)
-    beside = sections.published(problem, [{"method": "craft", "mean": 0.9}])
+    beside = published.published(problem, [{"method": "craft", "mean": 0.9}])
     assert (beside["comparable"], beside["rows"][0]["difference"]) == (False, "")
 
 

@@ -14,11 +14,7 @@ function openClient(problem, at, i) {
 
 // The address names the client, so that a link opens it.
 function remember(hash) {
-  try {
-    history.replaceState(null, "", hash || location.pathname + location.search);
-  } catch {
-    /* some browsers refuse this for files */
-  }
+  attempt(() => history.replaceState(null, "", hash || location.pathname + location.search));
 }
 
 function openFromAddress() {

@@ -49,12 +49,8 @@ function rowsChart(host, width, series, label) {
     );
     rowName(root, names - 12, base - 8, s);
   });
-  const rows = (s) =>
-    [
-      ["90 % above", 0.1],
-      ["Median", 0.5],
-      ["10 % above", 0.9],
-    ].map(([name, q]) => ({ name, value: short(quantile(s.values, q)) }));
+  const levels = Object.entries({ "90 % above": 0.1, Median: 0.5, "10 % above": 0.9 });
+  const rows = (s) => levels.map(([name, q]) => ({ name, value: short(quantile(s.values, q)) }));
   interactive(root, width, series.length, rowUnder(top, rise, bottom), (i) => ({
     x: x(quantile(series[i].values, 0.5)),
     y: top + i * rise + 14,

@@ -40,6 +40,15 @@ function paragraph(host, look, text) {
 
 const nothingSelected = (host) => paragraph(host, "absent", "No method is selected.");
 
+// Pages from files may be refused storage and history.
+function attempt(action) {
+  try {
+    return action();
+  } catch {
+    return null;
+  }
+}
+
 const colour = (method) => `--c: var(--s${method.colour})`;
 const finite = (value) => value !== null && Number.isFinite(value);
 const clamp = (value, low, high) => Math.max(low, Math.min(high, value));

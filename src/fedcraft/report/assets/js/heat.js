@@ -42,10 +42,7 @@ function heatMap(host, width, options) {
   if (options.frameAt) {
     const [r, c] = options.frameAt;
     // Two lines, so that one of them stands out from any fill.
-    for (const [look, inset] of [
-      ["frame", 1],
-      ["frame inner", 3],
-    ])
+    for (const [look, inset] of [["frame", 1], ["frame inner", 3]])
       root.append(
         svg("rect", {
           x: names + c * step + inset,
