@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,55 @@ Rows = list[dict[str, Any]]
 WAYS = ("plain", "secure", "limited", "secure and limited")
 
 
+Columns = list[tuple[str, Callable[[dict[str, Any]], object]]]
+"""The heading of each column, and what it shows of a row."""
+
+# Without a limit on shares: one row per data set, constraint, sketch size and sums.
+STEPS: Columns = [
+    ("data, constraint, k", lambda row: f"{row['dataset']}, {row['constraint']}, {row['sketch']}"),
+    ("sums", lambda row: row["sums"]),
+    ("error", lambda row: f"{100 * row['error_largest']:.2f} %"),
+    ("cosine", lambda row: f"{row['cosine_least']:.5f}"),
+    ("largest share, median round", lambda row: f"{row['share_median']:.2f}"),
+]
+# With the limit: how close the step comes to that of exact Gram matrices under it.
+LIMITED: Columns = [
+    ("data, constraint", lambda row: f"{row['dataset']}, {row['constraint']}"),
+    ("sums", lambda row: row["sums"]),
+    ("error, median round", lambda row: f"{100 * row['error_median']:.2f} %"),
+    ("error, worst round", lambda row: f"{100 * row['error_largest']:.1f} %"),
+    ("cosine, worst round", lambda row: f"{row['cosine_least']:.4f}"),
+    (
+        "rounds in which it acts",
+        lambda row: f"{row['rounds_with_spread_layers']} of {row['rounds']}",
+    ),
+]
+# Bytes and seconds per round against plain FedAvg and Flower's SecAgg+.
+COST: Columns = [
+    ("parameters", lambda row: f"{row['parameters']:,}"),
+    ("clients", lambda row: row["clients"]),
+    ("sums", lambda row: row["sums"]),
+    ("up, MB", lambda row: f"{row['up'] / 1e6:.2f}"),
+    ("/ plain", lambda row: f"{row['up'] / row['up_plain']:.2f}"),
+    ("/ SecAgg+", lambda row: f"{row['up'] / row['up_secagg']:.2f}"),
+    ("down, MB", lambda row: f"{row['down'] / 1e6:.2f}"),
+    ("client, s", lambda row: f"{row['client_seconds']:.2g}"),
+    ("server, s", lambda row: f"{row['server_seconds']:.2g}"),
+    ("/ SecAgg+", lambda row: f"{row['server_seconds'] / row['server_seconds_secagg']:.2f}"),
+    (
+        "/ FedAvg, same protocol",
+        lambda row: f"{row['server_seconds'] / row['server_seconds_sums']:.2f}",
+    ),
+]
+# Accuracy by budget.
+BUDGET: Columns = [
+    ("epsilon", lambda row: row["budget"]),
+    ("noise z", lambda row: f"{row['noise']:.2g}"),
+    ("mean accuracy", lambda row: f"{row['mean']:.3f}"),
+    ("worst 10 %", lambda row: f"{row['worst10']:.3f}"),
+]
+
+
 def privacy_blocks(results: Path) -> dict[str, str]:
     """Return the generated blocks of the page."""
     folder = results / "benchmarks"
@@ -23,88 +73,17 @@ def privacy_blocks(results: Path) -> dict[str, str]:
 
     steps = stored("secure-steps")
     return {
-        "secure-steps": _steps(steps),
-        "secure-limited": _limited(steps),
+        "secure-steps": _shown(STEPS, [row for row in steps if row["most_share"] == 1]),
+        "secure-limited": _shown(LIMITED, [row for row in steps if row["most_share"] < 1]),
         "secure-accuracy": _accuracy(stored("secure-accuracy")),
-        "secure-cost": _cost(stored("secure-cost")),
-        "privacy-cost": _privacy(stored("privacy-cost")),
+        "secure-cost": _shown(COST, stored("secure-cost")),
+        "privacy-cost": _shown(BUDGET, stored("privacy-cost")),
     }
 
 
-def _steps(measured: Rows) -> str:
-    """Without a limit on shares: one row per data set, constraint, sketch size and sums."""
-    heads = ("data, constraint, k", "sums", "error", "cosine", "largest share, median round")
-    rows = [
-        (
-            f"{row['dataset']}, {row['constraint']}, {row['sketch']}",
-            row["sums"],
-            f"{100 * row['error_largest']:.2f} %",
-            f"{row['cosine_least']:.5f}",
-            f"{row['share_median']:.2f}",
-        )
-        for row in measured
-        if row["most_share"] == 1
-    ]
-    return table(heads, rows)
-
-
-def _limited(measured: Rows) -> str:
-    """With the limit: how close the step comes to that of exact Gram matrices under it."""
-    heads = (
-        "data, constraint",
-        "sums",
-        "error, median round",
-        "error, worst round",
-        "cosine, worst round",
-        "rounds in which it acts",
-    )
-    rows = [
-        (
-            f"{row['dataset']}, {row['constraint']}",
-            row["sums"],
-            f"{100 * row['error_median']:.2f} %",
-            f"{100 * row['error_largest']:.1f} %",
-            f"{row['cosine_least']:.4f}",
-            f"{row['rounds_with_spread_layers']} of {row['rounds']}",
-        )
-        for row in measured
-        if row["most_share"] < 1
-    ]
-    return table(heads, rows)
-
-
-def _cost(measured: Rows) -> str:
-    """Bytes and seconds per round against plain FedAvg and Flower's SecAgg+."""
-    heads = (
-        "parameters",
-        "clients",
-        "sums",
-        "up, MB",
-        "/ plain",
-        "/ SecAgg+",
-        "down, MB",
-        "client, s",
-        "server, s",
-        "/ SecAgg+",
-        "/ FedAvg, same protocol",
-    )
-    rows = [
-        (
-            f"{row['parameters']:,}",
-            row["clients"],
-            row["sums"],
-            f"{row['up'] / 1e6:.2f}",
-            f"{row['up'] / row['up_plain']:.2f}",
-            f"{row['up'] / row['up_secagg']:.2f}",
-            f"{row['down'] / 1e6:.2f}",
-            f"{row['client_seconds']:.2g}",
-            f"{row['server_seconds']:.2g}",
-            f"{row['server_seconds'] / row['server_seconds_secagg']:.2f}",
-            f"{row['server_seconds'] / row['server_seconds_sums']:.2f}",
-        )
-        for row in measured
-    ]
-    return table(heads, rows)
+def _shown(columns: Columns, rows: Rows) -> str:
+    heads = [heading for heading, _ in columns]
+    return table(heads, ([show(row) for _, show in columns] for row in rows))
 
 
 def _accuracy(measured: Rows) -> str:
@@ -126,12 +105,3 @@ def _accuracy(measured: Rows) -> str:
             lines.append((name, len(seeds), *values, f"{limited:.3f}", both_text))
     heads = ("data, method", "seeds", "plain", "secure", "plain with limit", "secure, defaults")
     return table(heads, lines)
-
-
-def _privacy(measured: Rows) -> str:
-    """Accuracy by budget."""
-    lines = [
-        (row["budget"], f"{row['noise']:.2g}", f"{row['mean']:.3f}", f"{row['worst10']:.3f}")
-        for row in measured
-    ]
-    return table(("epsilon", "noise z", "mean accuracy", "worst 10 %"), lines)

@@ -9,24 +9,6 @@ from numbers import Real
 from types import NoneType
 from typing import Any, get_args, get_type_hints
 
-__all__ = [
-    "BusyError",
-    "CheckpointError",
-    "ClientError",
-    "ConfigError",
-    "DamageError",
-    "DataError",
-    "FedcraftError",
-    "InputError",
-    "MissingExtraError",
-    "NonFiniteError",
-    "StateError",
-    "explain_os_error",
-    "require",
-    "require_data",
-    "require_numbers",
-]
-
 
 class FedcraftError(Exception):
     """Base of every error that fedcraft raises on purpose."""

@@ -146,6 +146,19 @@ def test_reproduce_from_stored_results_trains_nothing(
     assert [row["method"] for row in some["table"]] == ["craft"]
 
 
+def test_missing_runs_are_counted_and_stored_ones_are_announced(here: Path) -> None:
+    changes = {"data_root": str(here / "data"), "executor": "serial", "workers": 1}
+    config = preset("table-femnist").plan("tiny", ["craft"], **changes).configs()[0]
+    data_makers().write_femnist(here / "data")
+    kept = data_makers().write_result(here / "runs", 0.7, **config.given())
+    collect([kept], here / "kept" / "table-femnist")
+    words = ["--scale", "tiny", "--missing", "--results", "kept", "-m", "craft", "-m", "fedavg"]
+    told = call("reproduce", "table-femnist", *words, "--estimate", f"data_root={here / 'data'}")
+    assert told.exit_code == 0, told.stderr
+    assert "1 of 2 runs are stored and kept, whichever version" in told.stderr
+    assert "3 runs from scratch" in told.stderr, "one of the grid, repeated with two more seeds"
+
+
 def test_files_of_a_reproduction_are_judged_as_its_table_is(here: Path) -> None:
     keys = {"method": "craft", "dataset": "femnist", "validation_fraction": 0.2}
     folder = here / "results" / "table-femnist"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedcraft.methods import methods
-from fedcraft.report import load_runs
+from fedcraft.report import load_runs, write_page
 from fedcraft.runs import Run
 from tests.report import made_runs
 
@@ -29,6 +29,12 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     """Every method there is."""
     names = [row.name for row in methods()]
     return load_runs(made_runs.write_all_methods(tmp_path_factory.mktemp("crowd") / "runs", names))
+
+
+@pytest.fixture(scope="session")
+def text(runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of the comparison."""
+    return write_page(runs, tmp_path_factory.mktemp("page") / "deep" / "page.html").read_text()
 
 
 @pytest.fixture

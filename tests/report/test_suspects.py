@@ -7,7 +7,7 @@ import pytest
 import fedcraft
 from fedcraft.attacks import attack
 from fedcraft.report.page import page
-from fedcraft.report.sections import suspects
+from fedcraft.report.sections.suspects import suspects
 from fedcraft.runs.select import group
 
 

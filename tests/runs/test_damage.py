@@ -17,7 +17,7 @@ from fedcraft.methods import method
 from fedcraft.runs.checkpoint import Checkpoints
 from fedcraft.runs.seal import Seal, read_checked
 from fedcraft.runs.verify import accept, check, unconfirmed
-from fedcraft.studies.run import prepare
+from tests.studies.conftest import prepare
 
 _TABLES = ("metrics.jsonl", "clients.csv", "conflicts.csv")
 _SEEDS = 16  # for a finished run, and again for one that is going on

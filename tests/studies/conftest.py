@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from fedcraft.config.schema import Config
+from fedcraft.config.toml import config_text
 from fedcraft.runs import Run
+from fedcraft.runs.directory import place_config
 from fedcraft.studies.plan import run_id
-from fedcraft.studies.run import prepare
 
 IMAGES = 320
 WRITERS = 16
@@ -52,6 +53,12 @@ def write_femnist(root: Path) -> None:
         "character": [int(k) for k in draw.integers(0, 62, IMAGES)],
     }
     write(root / "flwrlabs" / "femnist" / "data", "train", columns)
+
+
+def prepare(config: Config, directory: Path) -> Path:
+    """Make a run directory with its configuration, for a run that starts later."""
+    place_config(directory, config_text(config))
+    return directory
 
 
 def write_result(

@@ -12,8 +12,9 @@ from fedcraft.config.toml import config_text, load_config
 from fedcraft.runs import Run
 from fedcraft.studies.plan import Plan, run_id
 from fedcraft.studies.results import collect
-from fedcraft.studies.run import prepare, resume, run
+from fedcraft.studies.run import resume, run
 from fedcraft.studies.sweep import sweep
+from tests.studies.conftest import prepare
 
 SHORT: dict[str, Any] = {"rounds": 1, "executor": "serial", "partition": "iid", "clients": 4}
 
@@ -42,7 +43,7 @@ def test_run_on_a_relative_table_is_resumed_from_another_folder(
     given: dict[str, Any], elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = Config(**(SHORT | given))
-    directory = prepare(config, "a").absolute()
+    directory = prepare(config, Path("a")).absolute()
     monkeypatch.chdir(elsewhere)
     (elsewhere / "data").mkdir()
     (elsewhere / "data" / "own.csv").write_text("another table\n", encoding="utf-8")
@@ -78,9 +79,9 @@ def test_relative_folder_of_data_is_written_as_it_is_from_everywhere(elsewhere: 
 
 def test_folder_of_a_run_may_be_at_home(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(elsewhere))
-    prepare(Config(), "~/a")
-    assert load_config("~/a") == Config() == Run(elsewhere / "a").config
-    assert prepare(Config(), "~nobody-here/a") == Path("~nobody-here/a")
+    run(SHORT, out="~/a")
+    assert load_config("~/a") == Run(elsewhere / "a").config
+    assert run(SHORT, out="~nobody-here/a").directory == Path("~nobody-here/a")
     assert sweep(Plan({}, {"seed": [1]}), out="~/s", runner=lambda *_: []).folder == elsewhere / "s"
     (elsewhere / "grid.toml").write_text("[grid]\nseed = [1, 2]\n", encoding="utf-8")
     assert Plan.read("~/grid.toml").grid == {"seed": [1, 2]}

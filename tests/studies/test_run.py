@@ -14,7 +14,8 @@ from fedcraft.errors import BusyError, ConfigError, DataError, FedcraftError, In
 from fedcraft.runs import Run, find_runs
 from fedcraft.runs.lock import Lock
 from fedcraft.runs.verify import accept
-from fedcraft.studies.run import prepare, resume, run
+from fedcraft.studies.run import resume, run
+from tests.studies.conftest import prepare
 
 TINY = {
     "rounds": 4,
@@ -182,7 +183,7 @@ def test_runs_without_out_get_separate_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    names = [prepare(fedcraft.Config.model_validate(TINY)).name for _ in range(3)]
+    names = [run(TINY, rounds=1).directory.name for _ in range(3)]
     assert names[1:] == [f"{names[0]}-2", f"{names[0]}-3"]
     assert names[0].startswith("craft-")
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
+from fedcraft.config.settings import usable_cores
 from fedcraft.config.toml import config_text
 from fedcraft.errors import ConfigError, DataError, MissingExtraError
 from fedcraft.runs import Run
 from fedcraft.runs.verify import accept
 from fedcraft.studies.plan import Plan
 from fedcraft.studies.runner import ChildPool
-from fedcraft.studies.sweep import Observer, SweepResult, cores, sweep
+from fedcraft.studies.sweep import Observer, SweepResult, sweep
 
 TINY: dict[str, Any] = {
     "rounds": 12,
@@ -148,7 +149,7 @@ def test_clients_of_a_sweep_without_a_finished_run_are_an_error(tmp_path: Path) 
 def test_cores_are_counted_where_no_affinity_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 7)
-    assert cores() == 7
+    assert usable_cores() == 7
 
 
 def test_runs_of_a_sweep_use_one_process_each(undisturbed: SweepResult) -> None:

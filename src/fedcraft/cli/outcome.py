@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -81,7 +80,11 @@ def finish(
     from fedcraft.runs.summary import rows
 
     stop_without_runs(result)
-    written = write_report(result, result.folder, baseline) if page else None
+    written = None
+    if page:
+        from fedcraft.report import write_page  # which needs the extra
+
+        written = write_page(result.runs, result.folder / "report.html", baseline)
     if as_json:
         print_json(as_data(result, baseline) | {"report": str(written) if written else None})
     else:
@@ -119,18 +122,6 @@ def print_scores(
     intervals = interval_table(scores)
     if intervals is not None:
         console.print(intervals)
-
-
-def write_report(
-    result: SweepResult,
-    folder: Path,
-    baseline: str | None = None,
-    reference: Sequence[Mapping[str, Any]] = (),
-) -> Path:
-    """Write the page about the runs; ``reference`` has the numbers of the paper."""
-    from fedcraft.report import write_page
-
-    return write_page(result.runs, folder / "report.html", baseline, reference=reference)
 
 
 def _explain_choice(problem: Problem, console: Console) -> None:
@@ -186,10 +177,10 @@ def report_failures(result: SweepResult) -> None:
 
 def print_estimate(configs: Sequence[Config], jobs: int, as_json: bool, repeats: int = 0) -> None:
     """Print how long these runs will take."""
+    from fedcraft.config.settings import usable_cores
     from fedcraft.studies.estimate import estimate
-    from fedcraft.studies.sweep import cores
 
-    expected = estimate(configs, jobs or cores(), repeats)
+    expected = estimate(configs, jobs or usable_cores(), repeats)
     if as_json:
         print_json(asdict(expected))
     else:

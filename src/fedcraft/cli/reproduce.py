@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from fedcraft.cli.complete import complete_experiment
-from fedcraft.cli.console import Json, Quiet, out_console, print_json
+from fedcraft.cli.console import Json, Quiet, error_console, out_console, print_json
 from fedcraft.cli.outcome import (
     Estimate,
     Jobs,
@@ -21,7 +20,6 @@ from fedcraft.cli.outcome import (
     stop_without_runs,
     sweep_bar,
     will_draw,
-    write_report,
 )
 from fedcraft.cli.tables import print_table
 from fedcraft.cli.words import argument
@@ -30,7 +28,6 @@ from fedcraft.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedcraft.studies.presets import Preset
     from fedcraft.studies.reproduce import Reproduction
 
 Name = Annotated[
@@ -46,7 +43,12 @@ Size = Annotated[
 ]
 Rerun = Annotated[bool, typer.Option("--rerun", help="Train from scratch.")]
 Missing = Annotated[
-    bool, typer.Option("--missing", help="Train only the runs that are not stored yet.")
+    bool,
+    typer.Option(
+        "--missing",
+        help="Train only the runs that are not stored yet. Stored ones are kept, also those of an "
+        "older version.",
+    ),
 ]
 Only = Annotated[
     list[str] | None, typer.Option("--method", "-m", help="Only this method; may be repeated.")
@@ -93,39 +95,43 @@ def reproduce(
     """
     from fedcraft.config.paths import at_home, new_folder
     from fedcraft.config.toml import COMMAND_LINE, parse_overrides
-    from fedcraft.studies.presets import preset, presets
+    from fedcraft.studies.presets import preset
     from fedcraft.studies.reproduce import from_results, stored_runs
     from fedcraft.studies.reproduce import rerun as train
     from fedcraft.studies.results import collect
+    from fedcraft.studies.sweep import left_to_do
 
     if name is None:
-        _list_experiments(presets(), as_json)
+        _list_experiments(as_json)
         return
-    changes = parse_overrides(words or [])
+    changes, methods = parse_overrides(words or []), method or ()
     _refuse_other_methods(changes)
     out, results = out and new_folder(out), results and at_home(results)
     if not (rerun or missing or scale or estimate):
         _refuse_to_train(changes, store)
-        stored = from_results(name, results, method or ())
-        finish_reproduction(
-            stored, out or Path("runs") / name, quiet, as_json, will_draw(None, quiet)
-        )
+        made = from_results(name, results, methods)
+        folder = out or Path("runs") / name
+        finish_reproduction(made, folder, quiet, as_json, will_draw(None, quiet))
         return
-    size, chosen, methods = scale or "paper", preset(name), method or ()
+    size = scale or "paper"
     if store and results is None:
         _refuse_to_store(name, size)
+    plan = preset(name).plan(size, methods, COMMAND_LINE, **changes)
     known = stored_runs(name, results) if missing else ()
+    planned, left = len(plan.configs()), left_to_do(plan, known)
+    if missing:
+        error_console(quiet=quiet).print(
+            f"{planned - len(left)} of {planned} runs are stored and kept, whichever version of "
+            "fedcraft made them; --rerun alone repeats them"
+        )
     if estimate or not (quiet or as_json):
-        plan = chosen.plan(size, methods, COMMAND_LINE, **changes)
-        repeats = len(chosen.repeats_of(plan))
-        print_estimate(plan.configs(known), jobs, as_json and estimate, repeats)
+        print_estimate(left, jobs, as_json and estimate, len(preset(name).repeats_of(plan)))
     if estimate:
         return
-    folder = out or Path("runs") / f"{name}-{size}"
-    work = partial(train, name, size, methods=methods, overrides=changes, override=COMMAND_LINE)
-    draw = will_draw(None, quiet)
+    draw, folder = will_draw(None, quiet), out or Path("runs") / f"{name}-{size}"
+    given: dict[str, Any] = {"methods": methods, "overrides": changes, "override": COMMAND_LINE}
     with sweep_bar(quiet or as_json) as bar:
-        made = work(out=folder, jobs=jobs, observer=bar, known=known)
+        made = train(name, size, **given, out=folder, jobs=jobs, observer=bar, known=known)
     if store and made.result.done:
         collect(made.result.runs, (results or Path("results")) / name)
     finish_reproduction(made, folder, quiet, as_json, draw)
@@ -153,8 +159,8 @@ def _refuse_to_train(changes: Mapping[str, Any], store: bool) -> None:
     asked = [*(f"{key}={value}" for key, value in changes.items()), *(["--store"] if store else [])]
     if asked:
         raise ConfigError(
-            f"command line: {' '.join(asked)} asks for new runs, but without --rerun or --scale "
-            "the stored results are only read. Add one of them"
+            f"command line: {' '.join(asked)} asks for new runs, but without --rerun, --missing or "
+            "--scale the stored results are only read. Add one of them"
         )
 
 
@@ -195,9 +201,9 @@ def _print_nothing_stored(made: Reproduction, console: Console, as_json: bool) -
 
 
 def _draw(made: Reproduction, folder: Path, reference: list[dict[str, Any]]) -> dict[str, Any]:
-    from fedcraft.report import write_figures
+    from fedcraft.report import write_figures, write_page
 
-    page = write_report(made.result, folder, reference=reference)
+    page = write_page(made.result.runs, folder / "report.html", reference=reference)
     figures = write_figures(made.result.runs, folder / "figures")
     return {"report": str(page), "figures": [str(figure) for figure in figures]}
 
@@ -224,9 +230,11 @@ def _write_tables(made: Reproduction, folder: Path, reference: list[dict[str, An
     return folder / "table.md"
 
 
-def _list_experiments(known: dict[str, Preset], as_json: bool) -> None:
-    cells = [[item.name, item.about, item.size] for item in known.values()]
+def _list_experiments(as_json: bool) -> None:
+    from fedcraft.studies.presets import presets
+
+    cells = [[item.name, item.about, item.size] for item in presets().values()]
     keys = ("name", "about", "runs", "repeats")
-    rows = [(item.name, item.about, *item.counts) for item in known.values()]
+    rows = [(item.name, item.about, *item.counts) for item in presets().values()]
     data = [dict(zip(keys, row, strict=True)) for row in rows] if as_json else None
     print_table(["name", "what it is", "runs"], cells, data=data)

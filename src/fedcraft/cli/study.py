@@ -68,12 +68,8 @@ def compare(
     """
     from fedcraft.config.toml import COMMAND_LINE
     from fedcraft.runs.summary import require_baseline
-    from fedcraft.studies.compare import (
-        DEFAULT_METHODS,
-        carry_out,
-        comparison_plan,
-        further_seeds,
-    )
+    from fedcraft.studies.compare import DEFAULT_METHODS, comparison_plan, further_seeds
+    from fedcraft.studies.sweep import carry_out
 
     names, overrides = split_words(words)
     methods = names or list(DEFAULT_METHODS)

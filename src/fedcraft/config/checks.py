@@ -5,7 +5,8 @@ Every error starts with the key it is about, as ``key: what is wrong. What to do
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,8 @@ def rates_of(name: str) -> dict[str, Any]:
 
 def check_method(name: str, tables: Mapping[str, Mapping[str, Any]]) -> None:
     """Raise ValueError if there is no such method, or one of its parts cannot be built."""
-    try:
+    with _about("method:"):
         row = method(name)
-    except FedcraftError as error:
-        raise ValueError(f"method: {str(error).removeprefix('method: ')}") from None
     for table in PARTS:
         _check_part(row, table, tables[table])
 
@@ -52,11 +51,8 @@ def check_attack(given: Mapping[str, Any]) -> None:
         return
     if "name" not in given:
         raise ValueError("attack: expected attack.name beside its parameters, found none.")
-    try:
+    with _about("attack"):
         attack(**given)
-    except FedcraftError as error:
-        text = str(error)
-        raise ValueError(text if text.startswith("attack") else f"attack: {text}") from None
 
 
 def check_dataset(name: str, root: str | None) -> None:
@@ -71,25 +67,30 @@ def check_dataset(name: str, root: str | None) -> None:
 
 def check_model(name: str) -> None:
     """Raise ValueError unless ``name`` is a known model or can be imported."""
-    if is_custom(name):
-        return
-    try:
-        find_model(name)
-    except FedcraftError as error:
-        raise ValueError(str(error)) from None
+    if not is_custom(name):
+        with _about("model"):
+            find_model(name)
 
 
 def _check_part(row: Method, table: str, given: Mapping[str, Any]) -> None:
     if not given or is_custom(given):
         return
     name = given.get("name", getattr(row, table).name)
-    try:
+    with _about(f"{table}:"):
         built = replace(row, **{table: Part(name)}).build()  # type: ignore[arg-type]
         part = built[1].guard if table == "guard" else built[PARTS.index(table)]
         taken = parameters_of(type(part or NoGuard())) - {"lr", "loss"}
         require_known(f"{table}: {name}", set(given) - {"name"}, taken)
         changes: dict[str, Any] = {table: given}
         row.overridden(**changes)
+
+
+@contextmanager
+def _about(start: str) -> Iterator[None]:
+    """Turn an error into a ValueError whose text begins with ``start``, the key."""
+    try:
+        yield
     except FedcraftError as error:
         text = str(error)
-        raise ValueError(text if text.startswith(f"{table}:") else f"{table}: {text}") from None
+        key = "" if text.startswith(start) else f"{start.rstrip(':')}: "
+        raise ValueError(key + text) from None

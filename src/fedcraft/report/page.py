@@ -15,9 +15,20 @@ from typing import Any
 from urllib.parse import quote
 
 import fedcraft
-from fedcraft.report import sections
 from fedcraft.report.extras import needs
 from fedcraft.report.names import COLOURS, DARK_COLOURS, style
+from fedcraft.report.sections import (
+    about,
+    clients,
+    conflicts,
+    convergence,
+    gains,
+    grids,
+    one_client,
+    published,
+    suspects,
+    timing,
+)
 from fedcraft.report.verdict import verdict
 from fedcraft.runs import Run
 from fedcraft.runs.select import Problem, group, in_order
@@ -37,16 +48,16 @@ with needs("jinja2"):
     import jinja2
 
 _CHARTS = {
-    "convergence": sections.convergence,
-    "distribution": sections.distribution,
-    "radar": sections.radar,
-    "spread": sections.spread,
-    "client": sections.client_view,
-    "gains": sections.gains,
-    "conflicts": sections.conflicts,
-    "rates": sections.learning_rates,
-    "labels": sections.labels,
-    "timing": sections.timing,
+    "convergence": convergence.convergence,
+    "distribution": clients.distribution,
+    "radar": clients.radar,
+    "spread": clients.spread,
+    "client": one_client.client_view,
+    "gains": gains.gains,
+    "conflicts": conflicts.conflicts,
+    "rates": grids.learning_rates,
+    "labels": grids.labels,
+    "timing": timing.timing,
 }
 _STYLES = ("theme", "layout", "charts", "sheet", "media")
 _SCRIPTS = (
@@ -162,11 +173,11 @@ def _problem_view(
         "judge": problem.judge,
         "beside": problem.judge == "validation" and tried > 1,
         "charts": {name: section(problem) for name, section in _CHARTS.items()},
-        "suspects": sections.suspects(problem),
-        "configuration": sections.configuration(problem),
-        "environment": sections.environment(problem),
-        "runs": sections.run_list(problem, link),
-        "published": sections.published(problem, reference),
+        "suspects": suspects.suspects(problem),
+        "configuration": about.configuration(problem),
+        "environment": about.environment(problem),
+        "runs": about.run_list(problem, link),
+        "published": published.published(problem, reference),
     }
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +25,7 @@ from fedcraft.runs.summary import (
     rows,
     spread,
 )
+from fedcraft.runs.tables import csv_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,15 +114,12 @@ def _place(row: Mapping[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
 
 
 def _csv(rows: Rows) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({k: "" if _is_nan(v) else v for k, v in row.items()} for row in rows)
-    return text.getvalue()
+    names = list(rows[0]) if rows else []
+    return csv_text([names, *([_blank_nan(row.get(name, "")) for name in names] for row in rows)])
 
 
-def _is_nan(value: object) -> bool:
-    return isinstance(value, float) and math.isnan(value)
+def _blank_nan(value: object) -> object:
+    return "" if isinstance(value, float) and math.isnan(value) else value
 
 
 def _by_problem(rows: Rows) -> dict[str, Rows]:

@@ -8,6 +8,8 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from itertools import groupby, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -180,10 +182,14 @@ class Run:
         content = self.source.table("clients")
         if content is None:
             return {}
-        path = self.directory / "clients.csv"
+        rounds = _rounds_from_the_end(content, self.directory / "clients.csv")
         if number is not None:
-            return _accuracies_at(number, content, path)
-        return _last_accuracies(content, path, finished=self.done)
+            reached = next((r for r in rounds if r[0] <= number), (number, {}))
+            return reached[1] if reached[0] == number else {}
+        # The last round of a table without a seal is incomplete if it has fewer rows than the one
+        # before.
+        last = [found for _, found in islice(rounds, 1 if self.done else 2)]
+        return max(last, key=len, default={})
 
     @cached_property
     def tensors(self) -> Mapping[str, Tensor]:
@@ -289,28 +295,11 @@ class Run:
         return f"<table>{cells}</table>"
 
 
-def _last_accuracies(content: bytes, path: Path, *, finished: bool) -> dict[int, float]:
-    """Return the last complete round.
-
-    The last round of a table without a seal is incomplete if it has fewer rows than the one before.
-    """
-    rounds: dict[int, dict[int, float]] = {}
-    for number, client, value in _from_the_end(content, path):
-        rounds.setdefault(number, {}).setdefault(client, value)
-        if len(rounds) == 3:
-            break
-    complete = list(rounds.values())[: 1 if finished else 2]
-    return dict(sorted(max(complete, key=len, default={}).items()))
-
-
-def _accuracies_at(number: int, content: bytes, path: Path) -> dict[int, float]:
-    found: dict[int, float] = {}
-    for written, client, value in _from_the_end(content, path):
-        if written < number:
-            break
-        if written == number:
-            found.setdefault(client, value)
-    return dict(sorted(found.items()))
+def _rounds_from_the_end(content: bytes, path: Path) -> Iterator[tuple[int, dict[int, float]]]:
+    """Yield each round with the test accuracies of its clients, the last round first."""
+    for number, rows in groupby(_from_the_end(content, path), key=itemgetter(0)):
+        backwards = [(client, value) for _, client, value in rows]
+        yield number, dict(sorted(dict(reversed(backwards)).items()))
 
 
 def _from_the_end(content: bytes, path: Path) -> Iterator[tuple[int, int, float]]:

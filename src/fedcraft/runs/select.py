@@ -58,9 +58,9 @@ class Setting:
     @property
     def rounds(self) -> int:
         """The round of its numbers; the earliest if seeds stopped at different rounds."""
-        evaluated = self.shared("mean")
+        together = self._together("mean")
         reached = min(run.last_round for run in self.counted or self.runs)
-        return reached if self.done or not evaluated else max(evaluated)
+        return reached if together is None else together
 
     @property
     def done(self) -> bool:
@@ -99,15 +99,21 @@ class Setting:
         rounds = set.intersection(*map(set, counted)) if counted else set()
         return {number: [curve[number] for curve in counted] for number in sorted(rounds)}
 
+    def _together(self, metric: str) -> int | None:
+        """Return the last round that all seeds share; None if each counts at its own end.
+
+        That is so if all are done, and if they share no round: they were evaluated at their ends.
+        """
+        return None if self.done else max(self.shared(metric), default=None)
+
     def finals(self, metric: str) -> list[float]:
         """Return ``metric`` of each seed: at its end if all are done, else at equal rounds.
 
-        Those are the last that all of them share; seeds that share none were evaluated at their
-        ends only. There is no value at all if one diverged before it was evaluated.
+        There is no value at all if one diverged before it was evaluated.
         """
-        shared = self.shared(metric)
+        together = self._together(metric)
         ends = [run.final(metric) for run in self.counted]
-        values = ends if self.done or not shared else shared[max(shared)]
+        values = ends if together is None else self.shared(metric)[together]
         return values if all(map(math.isfinite, values)) else []
 
     def final(self, metric: str) -> float:
@@ -123,8 +129,7 @@ class Setting:
     @cached_property
     def samples(self) -> dict[int, Sample]:
         """The clients' accuracies behind :meth:`finals` by seed; none if a seed has none."""
-        shared = self.shared("mean")
-        together = None if self.done or not shared else max(shared)
+        together = self._together("mean")
         found = {run.seed: _sample(run, together) for run in self.counted if run.curve("mean")}
         known = {seed: sample for seed, sample in found.items() if sample is not None}
         return known if len(known) == len(self.counted) else {}

@@ -82,18 +82,6 @@ class Study:
         names, rows = self.table(_RUNS)
         return {name: _nested(names, cells[-1]) for name, cells in rows.items()}
 
-    def records(self, run: str) -> list[dict[str, Any]]:
-        """Return the records of a run."""
-        names, rows = self.table(_CURVES)
-        return [_nested(names, cells) for cells in rows.get(run, [])]
-
-    def content(self, name: str, run: str) -> bytes | None:
-        """Return a table of a run as its directory would hold it, ``None`` if it is not stored."""
-        split = _split(self.about[run].get("status", {}).get("split_hash"))
-        names, rows = self.table(f"{name}.csv" if name in _BY_RUN else f"../{_SPLITS}/{name}.csv")
-        found = rows.get(run if name in _BY_RUN else split)
-        return None if found is None else csv_text([names, *found]).encode()
-
     def table(self, file: str) -> Table:
         """Return a table of the study; a study without such numbers has none."""
         if file not in self._tables:
@@ -113,19 +101,28 @@ class StudySource:
         return self.study.folder / self.name
 
     def values(self) -> dict[str, Any] | None:
-        return dict(self.study.about[self.name].get("config", {}))
+        return self._about("config")
 
     def status(self) -> dict[str, Any]:
-        return dict(self.study.about[self.name].get("status", {}))
+        return self._about("status")
 
     def environment(self) -> dict[str, Any]:
-        return dict(self.study.about[self.name].get("environment", {}))
+        return self._about("environment")
+
+    def _about(self, part: str) -> dict[str, Any]:
+        return dict(self.study.about[self.name].get(part, {}))
 
     def records(self) -> list[dict[str, Any]]:
-        return self.study.records(self.name)
+        names, rows = self.study.table(_CURVES)
+        return [_nested(names, cells) for cells in rows.get(self.name, [])]
 
     def table(self, name: str) -> bytes | None:
-        return self.study.content(name, self.name)
+        if name in _BY_RUN:
+            file, key = f"{name}.csv", self.name
+        else:
+            file, key = f"../{_SPLITS}/{name}.csv", _split(self.status().get("split_hash"))
+        names, rows = self.study.table(file)
+        return csv_text([names, *rows[key]]).encode() if key in rows else None
 
     def tensors(self) -> Mapping[str, Tensor]:
         raise DataError(
@@ -140,7 +137,7 @@ class StudySource:
 def write_study(folder: Path, runs: Sequence[Run]) -> Path:
     """Write ``runs`` as a study; runs that another study stores are written as references."""
     folder.mkdir(parents=True, exist_ok=True)
-    own = {_name(run): run for run in runs if _place(run, folder) is None}
+    own = {run.directory.name: run for run in runs if _place(run, folder) is None}
     about = [_about(run, folder) for run in runs]
     _write(folder / _RUNS, ["run", "stored_in"], about)
     records = ({"run": name, **record} for name, run in own.items() for record in run.records)
@@ -154,21 +151,18 @@ def write_study(folder: Path, runs: Sequence[Run]) -> Path:
 
 
 def _place(run: Run, folder: Path) -> str | None:
+    """Return the name of the other study that stores a run, if there is one."""
     source = run.source
     known = isinstance(source, StudySource) and source.study.folder.resolve() != folder.resolve()
     return run.directory.parent.name if known else None
 
 
-def _name(run: Run) -> str:
-    return run.directory.name
-
-
 def _about(run: Run, folder: Path) -> dict[str, Any]:
     place = _place(run, folder)
     if place is not None:
-        return {"run": _name(run), "stored_in": place}
+        return {"run": run.directory.name, "stored_in": place}
     return {
-        "run": _name(run),
+        "run": run.directory.name,
         "config": run.source.values(),
         "status": run.status,
         "environment": run.environment,

@@ -11,8 +11,7 @@ from fedcraft.config.overrides import MethodLike, Overrides
 from fedcraft.config.toml import ConfigLike, merged, origins, read_source
 from fedcraft.errors import ConfigError
 from fedcraft.studies.plan import Plan
-from fedcraft.studies.runner import ChildPool
-from fedcraft.studies.sweep import Observer, SweepResult, repeat_best, sweep
+from fedcraft.studies.sweep import Observer, SweepResult, carry_out
 
 DEFAULT_METHODS = ("fedavg", "fedavgm", "config", "craft", "craft-auto")
 DEFAULT_REPEATS = 2
@@ -63,18 +62,6 @@ def compare(
     plan = comparison_plan(methods, config, grid=grid, overrides=dict(overrides))
     seeds = further_seeds(plan, repeats)
     return carry_out(plan, seeds, out=out or "runs/compare", jobs=jobs, observer=observer)
-
-
-def carry_out(
-    plan: Plan, seeds: Sequence[int], *, out: str | Path, jobs: int, observer: Observer | None
-) -> SweepResult:
-    """Do the runs of a comparison: the plan, then the best of each method for more ``seeds``.
-
-    The same child processes do both.
-    """
-    with ChildPool() as runner:
-        result = sweep(plan, out=out, jobs=jobs, observer=observer, runner=runner)
-        return repeat_best(result, seeds, plan=plan, jobs=jobs, observer=observer, runner=runner)
 
 
 def further_seeds(plan: Plan, repeats: int) -> list[int]:

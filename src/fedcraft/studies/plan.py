@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,6 @@ from fedcraft.config.schema import MACHINE_KEYS, Config
 from fedcraft.config.settings import changes_result
 from fedcraft.config.toml import checked, merged, origins, read_toml
 from fedcraft.errors import ConfigError
-from fedcraft.runs import Run
 from fedcraft.runs.problems import flatten
 
 _OWN_KEYS = ("grid", "variants")
@@ -82,13 +81,9 @@ class Plan:
         variants = [replaced(variant, changes) for variant in self.variants]
         return replace(self, grid=grid, variants=variants)
 
-    def configs(self, known: Iterable[Run] = ()) -> list[Config]:
-        """Return every run of the plan once, checked, in the order of the grid.
-
-        Those that are finished in ``known`` are left out.
-        """
-        finished = {run.directory.name for run in known if run.done}
-        return [config for name, config in self._configs.items() if name not in finished]
+    def configs(self) -> list[Config]:
+        """Return every run of the plan once, checked, in the order of the grid."""
+        return list(self._configs.values())
 
     @cached_property
     def _configs(self) -> dict[str, Config]:

@@ -15,7 +15,7 @@ _WARM_UP = 2  # rounds not counted: workers start, caches fill
 _PHASES = ("train", "aggregate", "evaluate", "idle")
 
 
-def bench(config: Config, executors: tuple[str, ...] = EXECUTORS) -> list[dict[str, Any]]:
+def bench(config: Config) -> list[dict[str, Any]]:
     """Run ``config`` with each executor, keep nothing, and return seconds per round by phase.
 
     ``evaluate`` is the time of one evaluation of all clients, ``start`` that of everything before
@@ -27,7 +27,7 @@ def bench(config: Config, executors: tuple[str, ...] = EXECUTORS) -> list[dict[s
     method = build_method(config)
     rows: list[dict[str, Any]] = []
     refusal: ConfigError | None = None
-    for executor in executors:
+    for executor in EXECUTORS:
         clock = _Clock()
         try:
             engine.run(method, federation, model, config.but(executor=executor), callbacks=(clock,))

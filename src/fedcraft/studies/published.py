@@ -22,8 +22,6 @@ TABLES: dict[str, dict[str, Published]] = {
     table: {method: Published(*numbers) for method, numbers in rows.items()}
     for table, rows in _DATA["tables"].items()
 }
-DITTO_BEST: dict[str, dict[str, float]] = _DATA["ditto_best"]
-"""The best mean accuracy of each heat map (Section 5.4)."""
 AUTHORS_RUNS: dict[str, dict[int, float]] = {
     table: {int(number): mean for number, mean in rounds.items()}
     for table, rounds in _DATA["authors_runs"].items()

@@ -14,7 +14,7 @@ from fedcraft.runs import Run
 from fedcraft.runs.study import is_study
 from fedcraft.studies.presets import ROUNDS, Preset, Scale, preset
 from fedcraft.studies.results import beside_published, missing_row, rank_correlation, stored
-from fedcraft.studies.sweep import Observer, SweepResult, repeat_best, sweep
+from fedcraft.studies.sweep import SweepResult, carry_out
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,10 @@ def from_results(
             f"results: expected a folder of stored results, but {results} does not exist. Leave "
             "it out to read those of the package, or train from scratch with --rerun"
         )
-    folder = _stored_at(name, results)
-    if not is_study(folder) and chosen.until_stored:
-        folder = _stored_at(chosen.until_stored, results)
-    kept = tuple(run for run in _runs_at(folder) if run.method in (methods or chosen.names))
+    place = name if is_study(_stored_at(name, results)) else chosen.until_stored or name
+    folder = _stored_at(place, results)
+    runs = stored_runs(place, results)
+    kept = tuple(run for run in runs if run.method in (methods or chosen.names))
     if not kept and not chosen.published:
         raise DataError(
             f"{folder}: no results of {name!r} are stored there. Train from scratch "
@@ -99,10 +99,7 @@ def from_results(
 
 def stored_runs(name: str, results: str | Path | None = None) -> tuple[Run, ...]:
     """Return the runs of an experiment that are stored, none if there are none."""
-    return _runs_at(_stored_at(name, results))
-
-
-def _runs_at(folder: Path) -> tuple[Run, ...]:
+    folder = _stored_at(name, results)
     return stored(folder).runs if is_study(folder) else ()
 
 
@@ -118,21 +115,18 @@ def rerun(
     overrides: Mapping[str, Any] | None = None,
     override: str = "",
     out: str | Path | None = None,
-    jobs: int = 0,
-    observer: Observer | None = None,
-    known: Sequence[Run] = (),
+    **options: Any,
 ) -> Reproduction:
-    """Do all runs of an experiment that are not finished in ``out`` yet and not among ``known``.
+    """Do all runs of an experiment that are not finished in ``out`` yet.
 
     ``overrides`` change every run; ``override`` says where they come from. Where the experiment
-    asks for it, the best setting of each method is then repeated.
+    asks for it, the best setting of each method is then repeated. Further ``options`` are those of
+    :func:`sweep`: with ``known`` runs, such as stored ones, only the others are done.
     """
     chosen = preset(name)
     plan = chosen.plan(scale, methods, override, **(overrides or {}))
     folder = Path(out) if out else Path("runs") / f"{name}-{scale}"
-    how: dict[str, Any] = {"jobs": jobs, "observer": observer, "known": known}
-    result = sweep(plan, out=folder, **how)
-    result = repeat_best(result, chosen.repeats_of(plan), **how)
+    result = carry_out(plan, chosen.repeats_of(plan), out=folder, **options)
     return Reproduction(chosen, result, scale, tuple(methods))
 
 

@@ -16,7 +16,6 @@ from fedcraft.config.schema import Config
 from fedcraft.config.toml import CONFIG_FILE, ConfigLike, config_text, load_config
 from fedcraft.errors import ConfigError
 from fedcraft.runs import Run
-from fedcraft.runs.directory import place_config
 from fedcraft.runs.verify import check
 from fedcraft.studies.plan import run_id
 from fedcraft.studies.tracking import require_tracking, trackers
@@ -47,18 +46,6 @@ def run(
     directory = _directory_of(settled, out)  # one that is taken is reported before data are read
     _train(directory, settled, callbacks, resume=False)
     return Run(directory)
-
-
-def prepare(config: Config, out: str | Path | None = None) -> Path:
-    """Make a run directory with its configuration, for :func:`resume` to start the run."""
-    directory = _directory_of(config, out)
-    place(config, directory)
-    return directory
-
-
-def place(config: Config, directory: Path) -> None:
-    """Write the configuration into a directory without one; ``BusyError`` if it is locked."""
-    place_config(directory, config_text(config))
 
 
 def _directory_of(config: Config, out: str | Path | None) -> Path:

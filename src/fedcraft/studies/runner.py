@@ -46,14 +46,6 @@ Ended = Callable[[RunOutcome], None]
 Runner = Callable[[Sequence[Path], int, Progress, Ended], list[RunOutcome]]
 
 
-def run_all(
-    directories: Iterable[Path], jobs: int, progress: Progress, ended: Ended
-) -> list[RunOutcome]:
-    """Run every directory in child processes that end afterwards: see :class:`ChildPool`."""
-    with ChildPool() as pool:
-        return pool(directories, jobs, progress, ended)
-
-
 class ChildPool:
     """A runner whose child processes, once started, serve all its calls until it is closed."""
 
@@ -129,7 +121,7 @@ class ChildPool:
                 child.interrupt()
             for child in busy:
                 child.wait()
-        finally:
+        finally:  # also if another Ctrl-C ends the waiting
             for child in busy:
                 child.kill()
 
@@ -170,6 +162,7 @@ class _Child:
 
     def __init__(self) -> None:
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
+        path = os.pathsep.join(filter(None, sys.path))  # the child finds the same custom models
         # A separate session: Ctrl-C in a terminal reaches only the parent, which passes it on.
         self._process = subprocess.Popen(
             [sys.executable, "-m", "fedcraft.studies.child"],
@@ -178,7 +171,7 @@ class _Child:
             stderr=self._errors,
             text=True,
             start_new_session=True,
-            env={**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(_import_paths())},
+            env={**os.environ, **_ONE_THREAD, "PYTHONPATH": path},
         )
 
     @property
@@ -230,8 +223,3 @@ class _Child:
         if self._process.stdout is not None:
             self._process.stdout.close()
         self._errors.close()
-
-
-def _import_paths() -> list[str]:
-    """Return the parent's import path, so that the child finds custom models on it."""
-    return [path for path in sys.path if path]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,17 +14,17 @@ from fedcraft.config.build import build_federation, build_model
 from fedcraft.config.paths import new_folder
 from fedcraft.config.schema import MACHINE_KEYS, Config
 from fedcraft.config.settings import usable_cores
-from fedcraft.config.toml import CONFIG_FILE
+from fedcraft.config.toml import CONFIG_FILE, config_text
 from fedcraft.errors import BusyError, ConfigError, DataError
 from fedcraft.runs import Run
+from fedcraft.runs.directory import place_config
 from fedcraft.runs.lock import is_free
 from fedcraft.runs.problems import fingerprint, problem_of
 from fedcraft.runs.run import load_pandas
 from fedcraft.runs.select import Judge, Problem, Setting, group
 from fedcraft.runs.summary import rows
 from fedcraft.studies.plan import Plan, run_id
-from fedcraft.studies.run import place
-from fedcraft.studies.runner import ChildPool, Runner, RunOutcome, run_all, run_here, terminable
+from fedcraft.studies.runner import ChildPool, Runner, RunOutcome, run_here, terminable
 from fedcraft.studies.tracking import require_tracking
 
 if TYPE_CHECKING:
@@ -114,53 +114,59 @@ def sweep(
     out: str | Path | None = None,
     jobs: int = 0,
     observer: Observer | None = None,
-    runner: Runner = run_all,
-    known: Sequence[Run] = (),
+    runner: Runner | None = None,
+    known: Iterable[Run] = (),
 ) -> SweepResult:
     """Do every run of ``plan`` in local processes, ``jobs`` at once (one per core if 0).
 
     Each run has a process with one torch thread and the serial executor: the best use of a few
     cores. A run's folder is named after its configuration, so another call does only the missing
-    runs, also after a crash or ``kill -9``, also from two terminals at once. ``known`` are finished
-    runs from elsewhere, such as stored results, that need not be done again. ``runner`` can do the
-    runs elsewhere: see :func:`fedcraft.cluster.sweep`. Runs with Python
-    objects in their configuration are done in this process, one after the other.
+    runs, also after a crash or ``kill -9``, also from two terminals at once. Finished runs among
+    ``known``, such as stored ones, are not done again either. ``runner`` can do the runs elsewhere:
+    see :func:`fedcraft.cluster.sweep`. Runs with Python objects in their configuration are done in
+    this process, one after the other.
     """
-    planned = _plan(plan)
     folder = _folder(new_folder("runs/sweep" if out is None else out))
-    configs = _for_one_process(planned.configs())
+    configs = {run_id(config): config for config in _for_one_process(_plan(plan).configs())}
     finished = {run.directory.name: run for run in known if run.done}
-    if runner is run_all or isinstance(runner, ChildPool):  # a cluster may have other data
-        found = [finished.get(run_id(c)) or Run(folder / run_id(c)) for c in configs]
-        _require_ready([c for c, run in zip(configs, found, strict=True) if not run.done])
-    results = [finished.get(run_id(config)) or _place(folder, config) for config in configs]
-    objects = {run.directory: c.objects for run, c in zip(results, configs, strict=True)}
+
+    def found() -> tuple[Run, ...]:
+        return tuple(finished.get(name) or Run(folder / name) for name in configs)
+
+    if runner is None or isinstance(runner, ChildPool):  # a cluster may have other data
+        _require_ready([configs[run.directory.name] for run in found() if not run.done])
+    for name, config in configs.items():
+        if name not in finished:
+            _place(folder / name, config)
+    objects = {folder / name: config.objects for name, config in configs.items()}
     if any(objects.values()):  # which no other process has
         runner = run_here(objects)
-    watcher = observer or Observer()
-    waiting = [result.directory for result in results if not result.done]
-    watcher.planned(results, len(waiting))
-    with terminable():
-        failures = _work(waiting, jobs or cores(), watcher, runner)
-    ended = (finished.get(run.directory.name) or Run(run.directory) for run in results)
-    return SweepResult(folder, tuple(ended), failures)
+    watcher, placed = observer or Observer(), found()
+    waiting = [run.directory for run in placed if not run.done]
+    watcher.planned(placed, len(waiting))
+    with terminable(), nullcontext(runner) if runner else ChildPool() as work:
+        failures = _work(waiting, jobs or usable_cores(), watcher, work)
+    return SweepResult(folder, found(), failures)
+
+
+def carry_out(plan: Plan, seeds: Sequence[int], *, out: str | Path, **options: Any) -> SweepResult:
+    """Do the runs of a plan, then the best of each method again for more ``seeds``.
+
+    The same child processes do both; ``options`` are those of :func:`sweep`.
+    """
+    with ChildPool() as pool:
+        result = sweep(plan, out=out, runner=pool, **options)
+        return repeat_best(result, seeds, plan=plan, runner=pool, **options)
 
 
 def repeat_best(
-    result: SweepResult,
-    seeds: Sequence[int],
-    *,
-    plan: Plan | None = None,
-    jobs: int = 0,
-    observer: Observer | None = None,
-    runner: Runner = run_all,
-    known: Sequence[Run] = (),
+    result: SweepResult, seeds: Sequence[int], *, plan: Plan | None = None, **options: Any
 ) -> SweepResult:
     """Run the best setting of each method again for more ``seeds``, and return all the runs.
 
     One seed is enough to choose a setting and too little to report: at high rates the last bit of a
     sum can move a final accuracy by several hundredths. ``plan`` is that of the first runs; it has
-    the Python objects that they need; ``known`` as in :func:`sweep`.
+    the Python objects that they need; ``options`` are those of :func:`sweep`.
     """
     chosen = [s for judge in result.judges for s in result.best(judge).values() if s.counted]
     planned = {run_id(c): c for c in _for_one_process(plan.configs() if plan else [])}
@@ -170,7 +176,6 @@ def repeat_best(
     if not seeds or not variants:
         return result
     repetitions = Plan({}, {"seed": list(seeds)}, variants, "repetitions")
-    options: dict[str, Any] = {"jobs": jobs, "observer": observer, "runner": runner, "known": known}
     more = sweep(repetitions, out=result.folder, **options)
     runs = {run.directory: run for run in (*result.runs, *more.runs)}
     tried_again = {run.directory.name for run in more.runs}
@@ -178,9 +183,10 @@ def repeat_best(
     return SweepResult(result.folder, tuple(runs.values()), failures | dict(more.failures))
 
 
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return usable_cores()
+def left_to_do(plan: Plan, known: Iterable[Run]) -> list[Config]:
+    """Return the runs of a plan that are not finished among ``known``."""
+    finished = {run.directory.name for run in known if run.done}
+    return [c for c in _for_one_process(plan.configs()) if run_id(c) not in finished]
 
 
 def _plan(given: Plan | Mapping[str, Any] | str | Path) -> Plan:
@@ -214,16 +220,14 @@ def _folder(wanted: Path) -> Path:
     return wanted
 
 
-def _place(folder: Path, config: Config) -> Run:
-    """Return the run's directory, with its configuration already in it."""
-    directory = folder / run_id(config)
+def _place(directory: Path, config: Config) -> None:
+    """Write the configuration into the directory of its run, unless it is there."""
     while not (directory / CONFIG_FILE).exists():
         with suppress(BusyError):  # another sweep is placing the same run
-            place(config, directory)
+            place_config(directory, config_text(config))
     result = Run(directory)
     if run_id(result.config) != directory.name:
         raise ConfigError(_no_longer(result, config))
-    return result
 
 
 def _no_longer(result: Run, planned: Config) -> str:

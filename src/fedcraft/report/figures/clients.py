@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 
 from fedcraft.report.extras import needs
-from fedcraft.report.figures.style import colour, legend_name, panel_row, panels
+from fedcraft.report.figures.style import (
+    colour,
+    entries_where,
+    legend_name,
+    panel_row,
+    panels,
+)
 from fedcraft.report.names import COLOURS, OURS
 from fedcraft.report.sections.clients import accuracies
 from fedcraft.report.sections.gains import client_gains
@@ -30,15 +36,13 @@ _BINS = [i / 20 for i in range(21)]
 
 def distribution(problems: Sequence[Problem]) -> Figure | None:
     """Final accuracy of all clients under FedAvg and CRAFT, one panel per problem."""
-    pairs = [(p, p.entry(BASELINE), p.entry(OURS)) for p in problems]
-    found = [(p, [e for e in both if e and len(accuracies(e))]) for p, *both in pairs]
 
     def draw(ax: Axes, part: tuple[Problem, list[Entry]]) -> None:
         problem, entries = part
         _histograms(ax, entries)
         ax.set(title=problem.title, xlabel="Test accuracy")
 
-    drawn = [(problem, entries) for problem, entries in found if entries]
+    drawn = entries_where(problems, lambda e: e.name in (BASELINE, OURS) and len(accuracies(e)) > 0)
     return panel_row(drawn, draw, ylabel="Clients", legend=True)
 
 
@@ -70,8 +74,7 @@ def radar(problems: Sequence[Problem]) -> Figure | None:
 
 def spread(problems: Sequence[Problem]) -> Figure | None:
     """Standard deviation of client accuracy, one bar per method; lower is fairer."""
-    chosen = [(p, [e for e in p.entries if math.isfinite(e.chosen.final("std"))]) for p in problems]
-    drawn = [(problem, entries) for problem, entries in chosen if entries]
+    drawn = entries_where(problems, lambda entry: math.isfinite(entry.chosen.final("std")))
     if not drawn:
         return None
     bars = [len(entries) for _, entries in drawn]
@@ -86,16 +89,9 @@ def spread(problems: Sequence[Problem]) -> Figure | None:
 
 def gains(problems: Sequence[Problem]) -> Figure | None:
     """CRAFT minus FedAvg for every client, sorted; only over the same split."""
-    tables = [
-        (p, client_gains(c, b))
-        for p in problems
-        if (c := p.entry(OURS)) and (b := p.entry(BASELINE))
-    ]
-    drawn = [
-        (problem, table["gain"].to_numpy(dtype=float), table["seed"].nunique())
-        for problem, table in tables
-        if len(table)
-    ]
+    pairs = [(p, p.entry(OURS), p.entry(BASELINE)) for p in problems]
+    tables = [(p, client_gains(ours, theirs)) for p, ours, theirs in pairs if ours and theirs]
+    drawn = [(p, t["gain"].to_numpy(dtype=float), t["seed"].nunique()) for p, t in tables if len(t)]
     return panel_row(drawn, _gain_panel, ylabel="Accuracy, CRAFT − FedAvg")
 
 

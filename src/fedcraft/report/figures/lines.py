@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fedcraft.report.extras import needs
-from fedcraft.report.figures.style import line, panel_row
+from fedcraft.report.figures.style import entries_where, line, panel_row
 from fedcraft.report.names import COLOURS, OURS
 from fedcraft.report.sections.conflicts import STAGES, smooth_conflicts
 from fedcraft.report.series import curve, thin
@@ -51,20 +51,16 @@ def _curves(
     wanted: Callable[[Entry], bool],
     draw: Callable[[Axes, Entry], None],
 ) -> Figure | None:
-    chosen = [(p, [e for e in p.entries if wanted(e) and len(_mean(e))]) for p in problems]
-
     def draw_all(ax: Axes, part: tuple[Problem, list[Entry]]) -> None:
         problem, entries = part
         for entry in entries:
             draw(ax, entry)
         ax.set(title=problem.title, xlabel="Round")
 
-    drawn = [(problem, entries) for problem, entries in chosen if entries]
+    drawn = entries_where(
+        problems, lambda entry: wanted(entry) and bool(entry.chosen.shared("mean"))
+    )
     return panel_row(drawn, draw_all, ylabel="Mean test accuracy", legend=True)
-
-
-def _mean(entry: Entry) -> Sequence[float]:
-    return curve(entry.chosen, "mean")["mean"].tolist()
 
 
 def _draw_curve(ax: Axes, entry: Entry) -> None:

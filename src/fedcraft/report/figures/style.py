@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from fedcraft.report.extras import needs
 from fedcraft.report.names import COLOURS, style
-from fedcraft.runs.select import Entry
+from fedcraft.runs.select import Entry, Problem
 
 with needs("matplotlib"):
     import matplotlib as mpl
@@ -62,6 +62,16 @@ def paper_style() -> Iterator[None]:
 def panels(columns: int, rows: int = 1, width: float = 3.0, height: float = 2.4) -> Figure:
     """An empty figure with room for ``rows`` x ``columns`` panels (sizes in inches)."""
     return Figure(figsize=(width * columns, height * rows), layout="constrained")
+
+
+def entries_where(
+    problems: Sequence[Problem], wanted: Callable[[Entry], bool]
+) -> list[tuple[Problem, list[Entry]]]:
+    """The entries to draw of each problem that has some."""
+    found = [
+        (problem, [entry for entry in problem.entries if wanted(entry)]) for problem in problems
+    ]
+    return [(problem, entries) for problem, entries in found if entries]
 
 
 def panel_row(

@@ -20,41 +20,37 @@ def published(problem: Problem, reference: Rows | None) -> dict[str, Any] | None
     ``reference`` has ``method`` and any of ``mean, best10, worst10, std``. Differences and the
     rank correlation are left out unless every run has the paper's number of rounds.
     """
+    texts = {metric.key: metric.text for metric in METRICS}
     theirs = {str(row["method"]).lower(): row for row in reference or ()}
     entries = [entry for entry in problem.entries if entry.name in theirs]
     if not entries:
         return None
     comparable = all(entry.best("test").rounds == ROUNDS for entry in entries)
-    pairs = [
-        {"mean": _ours(entry, "mean"), "mean_paper": float(theirs[entry.name]["mean"])}
-        for entry in entries
-        if "mean" in theirs[entry.name]
-    ]
-    correlation = rank_correlation(pairs) if comparable else math.nan
+    rows = [_row(entry, theirs[entry.name]) for entry in entries]
+    correlation = rank_correlation(rows) if comparable else math.nan
     return {
         "columns": [metric.heading for metric in METRICS if metric.key in COLUMNS],
-        "rows": [_row(entry, theirs[entry.name], comparable) for entry in entries],
+        "rows": [
+            {
+                "label": entry.label,
+                "cells": [(texts[c](row[c]), texts[c](row[f"{c}_paper"])) for c in COLUMNS],
+                "difference": _signed(row["mean"] - row["mean_paper"]) if comparable else "",
+                "rounds": entry.best("test").rounds,
+            }
+            for entry, row in zip(entries, rows, strict=True)
+        ],
         "comparable": comparable,
         "rounds": ROUNDS,
         "correlation": f"{correlation:.2f}" if math.isfinite(correlation) else "",
     }
 
 
-def _ours(entry: Entry, column: str) -> float:
-    return entry.best("test").final(column)
+def _row(entry: Entry, paper: Mapping[str, Any]) -> dict[str, float]:
+    """Our numbers, and the paper's as ``mean_paper`` and so on; NaN where it has none."""
+    ours = {column: entry.best("test").final(column) for column in COLUMNS}
+    known = {column: paper.get(column) for column in COLUMNS}
+    return ours | {f"{c}_paper": math.nan if v is None else float(v) for c, v in known.items()}
 
 
-def _row(entry: Entry, paper: Mapping[str, Any], comparable: bool) -> dict[str, Any]:
-    texts = {metric.key: metric.text for metric in METRICS}
-    numbers = [(column, _ours(entry, column), paper.get(column)) for column in COLUMNS]
-    mean = paper.get("mean")
-    difference = _ours(entry, "mean") - float(math.nan if mean is None else mean)
-    return {
-        "label": entry.label,
-        "cells": [
-            (texts[column](ours), texts[column](float(math.nan if theirs is None else theirs)))
-            for column, ours, theirs in numbers
-        ],
-        "difference": f"{difference:+.3f}".replace("-", "−") if comparable else "",
-        "rounds": entry.best("test").rounds,
-    }
+def _signed(difference: float) -> str:
+    return f"{difference:+.3f}".replace("-", "−")

@@ -3,15 +3,8 @@
 // rise, whole (only whole numbers on the axis).
 function barChart(host, width, options) {
   const { rows } = options;
-  if (!rows.length) {
-    host.append(html("p", { class: "absent" }, "No method is selected."));
-    return;
-  }
-  const names = nameRoom(
-    rows.map((r) => r.label),
-    width,
-    12,
-  );
+  if (!rows.length) return nothingSelected(host);
+  const names = nameRoom(rows, width, 12);
   const room = Math.max(0, ...rows.map((r) => textWidth(r.end || ""))) + 12;
   const rise = options.rise || 30,
     top = 6,
@@ -28,53 +21,26 @@ function barChart(host, width, options) {
   const steps = ticks(low, high, width > 600 ? 9 : width > 420 ? 5 : 3).filter(
     (value) => !options.whole || Number.isInteger(value),
   );
-  for (const value of steps) {
-    root.append(svg("line", { x1: x(value), x2: x(value), y1: top, y2: bottom, class: "grid" }));
-    root.append(
-      svg(
-        "text",
-        { x: x(value), y: bottom + 16, "text-anchor": "middle", class: "tick" },
-        (options.xText || tickText(steps))(value),
-      ),
-    );
-  }
+  numbersBelow(root, x, steps, top, bottom, options.xText || tickText(steps));
   const half = textWidth(options.xTitle) / 2 + 4;
-  root.append(
-    svg(
-      "text",
-      { x: clamp((x(low) + x(high)) / 2, half, width - half), y: bottom + 36, "text-anchor": "middle", class: "title" },
-      options.xTitle,
-    ),
-  );
+  const middle = clamp((x(low) + x(high)) / 2, half, width - half);
+  write(root, middle, bottom + 36, options.xTitle, "title", "middle");
   rows.forEach((row, i) => drawBar(root, row, x, names, top + i * rise, rise));
-  root.append(svg("line", { x1: x(0), x2: x(0), y1: top, y2: bottom, class: "axis" }));
-  const find = (_, py) => (py < top || py >= bottom ? -1 : Math.floor((py - top) / rise));
+  rule(root, [x(0), top], [x(0), bottom], "axis");
   const show = (place) => ({
     x: x(high) * 0.5 + x(low) * 0.5,
     y: top + place * rise,
     title: rows[place].label,
     rows: rows[place].tip,
   });
-  interactive(root, width, rows.length, find, show);
+  interactive(root, width, rows.length, rowUnder(top, rise, bottom), show);
 }
 
 const sum = (parts) => parts.reduce((total, part) => total + part.value, 0);
 
 function drawBar(root, row, x, names, top, rise) {
   const middle = top + rise / 2;
-  root.append(
-    svg(
-      "text",
-      {
-        x: names - 10,
-        y: middle + 4,
-        "text-anchor": "end",
-        class: "name",
-        style: row.style || "--c: var(--ink)",
-      },
-      fit(row.label, names - 12),
-    ),
-  );
+  rowName(root, names - 10, middle + 4, row);
   let right = 0,
     left = 0;
   for (const part of row.parts) {
@@ -104,8 +70,6 @@ function drawBar(root, row, x, names, top, rise) {
       }),
     );
   }
-  if (row.end)
-    root.append(svg("text", { x: x(right + (row.sd || 0)) + 7, y: middle + 4 }, row.end));
-  if (row.start)
-    root.append(svg("text", { x: x(left) - 7, y: middle + 4, "text-anchor": "end" }, row.start));
+  if (row.end) write(root, x(right + (row.sd || 0)) + 7, middle + 4, row.end);
+  if (row.start) write(root, x(left) - 7, middle + 4, row.start, "", "end");
 }

@@ -2,28 +2,19 @@
 const shownMethods = (problem) => problem.methods.filter((m) => !STATE.hidden.has(m.key));
 const methodOf = (problem, key) => problem.methods.find((m) => m.key === key);
 
+const looks = ({ label, dash, marker, strong, ...m }) =>
+  ({ label, style: colour(m), dash, marker, strong });
+
 function seriesOf(problem, list, build) {
   return list
     .map((item) => ({ item, m: methodOf(problem, item.method) }))
     .filter(({ m }) => !STATE.hidden.has(m.key))
-    .map(({ item, m }) => ({
-      label: m.label,
-      style: colour(m),
-      dash: m.dash,
-      marker: m.marker,
-      strong: m.strong,
-      ...build(item, m),
-    }));
+    .map(({ item, m }) => ({ ...looks(m), ...build(item, m) }));
 }
 
 function legend(host, items) {
-  host.append(
-    html(
-      "div",
-      { class: "legend" },
-      ...items.map(([name, style]) => html("span", {}, html("i", { style }), name)),
-    ),
-  );
+  const entries = items.map(([name, style]) => html("span", {}, html("i", { style }), name));
+  host.append(html("div", { class: "legend" }, ...entries));
 }
 
 function convergenceChart(host, width, problem, pick, label) {
@@ -42,13 +33,8 @@ function distributionChart(host, width, problem, pick, label) {
   const list = problem.charts.distribution.series;
   const shape = pick("shape");
   if (shape === "rows") {
-    rowsChart(
-      host,
-      width,
-      seriesOf(problem, list, (s) => ({ values: sharesOf(s.values) })),
-      label,
-    );
-    return;
+    const rows = seriesOf(problem, list, (s) => ({ values: sharesOf(s.values) }));
+    return rowsChart(host, width, rows, label);
   }
   const ecdf = shape === "ecdf";
   const edges = Array.from({ length: ecdf ? 101 : BINS + 1 }, (_, i) => i / (ecdf ? 100 : BINS));
@@ -84,14 +70,8 @@ function bestMeanWorst(host, width, problem, _, label) {
   const spokes = shownMethods(problem)
     .filter((m) => all[m.key])
     .map((m) => ({ label: m.label, style: colour(m), values: all[m.key] }));
-  if (!spokes.length) {
-    host.append(html("p", { class: "absent" }, "No method is selected."));
-    return;
-  }
-  legend(
-    host,
-    RINGS.map((r) => [r.name, r.style]),
-  );
+  if (!spokes.length) return nothingSelected(host);
+  legend(host, RINGS.map((r) => [r.name, r.style]));
   const crowded = spokes.length > (width < 420 ? 9 : 18);
   (spokes.length < 3 || crowded ? rangeChart : radarChart)(host, width, spokes, label);
 }

@@ -14,11 +14,7 @@ function openClient(problem, at, i) {
 
 // The address names the client, so that a link opens it.
 function remember(hash) {
-  try {
-    history.replaceState(null, "", hash || location.pathname + location.search);
-  } catch {
-    /* some browsers refuse this for files */
-  }
+  attempt(() => history.replaceState(null, "", hash || location.pathname + location.search));
 }
 
 function openFromAddress() {
@@ -99,25 +95,15 @@ function clientCurves(host, width, { problem, group, i }, label) {
   const series = problem.methods
     .filter((m) => group.methods[m.key] && !STATE.hidden.has(m.key))
     .map((m) => ({
-      label: m.label,
-      style: colour(m),
-      dash: m.dash,
-      marker: m.marker,
-      strong: m.strong,
+      ...looks(m),
       x: group.methods[m.key].rounds,
       y: curveOf(group.methods[m.key], i),
     }))
     .filter((s) => s.y.some(finite));
   const points = Math.max(0, ...series.map((s) => s.x.length));
-  if (width <= 620 && points > 1)
-    legend(
-      host,
-      series.map((s) => [s.label, s.style]),
-    );
-  if (series.length && points < 2)
-    host.append(
-      html("p", { class: "absent" }, "Only the last evaluation of each client is stored: see the table."),
-    );
+  if (width <= 620 && points > 1) legend(host, series.map((s) => [s.label, s.style]));
+  const text = "Only the last evaluation of each client is stored: see the table.";
+  if (series.length && points < 2) paragraph(host, "absent", text);
   else
     lineChart(host, width, {
       series,
@@ -130,10 +116,7 @@ function clientCurves(host, width, { problem, group, i }, label) {
 
 const MOST_LABELS = 16;
 function clientLabels(host, width, { group, i }, label) {
-  if (!group.counts) {
-    host.append(html("p", { class: "absent" }, "No label counts were written."));
-    return;
-  }
+  if (!group.counts) return paragraph(host, "absent", "No label counts were written.");
   const held = labelsOf(group, i).filter(([, n]) => n > 0);
   const total = samplesOf(group, i);
   const sorted = [...held].sort((a, b) => b[1] - a[1]);
@@ -147,7 +130,7 @@ function clientLabels(host, width, { group, i }, label) {
   const more = sorted.length - rows.length;
   const rest = more > 0 ? ` The ${more} rarest are left out here; the CSV has all.` : "";
   const text = `${held.length} of ${group.labels.length} labels occur.${rest}`;
-  host.append(html("p", { class: "note" }, text));
+  paragraph(host, "note", text);
 }
 
 // One scale for all methods, so that switching between them compares.
@@ -158,16 +141,13 @@ function clientRange(group, i) {
 
 function clientCosines(host, width, { problem, group, i }, label) {
   const key = sheet.querySelector("select").value;
-  const found = key && cosinesOf(group.methods[key], i);
-  const said = html("p", { class: "note" }, problem.charts.client.recorded);
-  if (!found) {
-    host.append(said);
-    return;
-  }
-  if (!found.rounds.length) {
-    host.append(html("p", { class: "absent" }, "It took part in no round that was written."), said);
-    return;
-  }
+  const found = key ? cosinesOf(group.methods[key], i) : null;
+  if (found?.rounds.length) cosineMap(host, width, group, i, found, label);
+  else if (found) paragraph(host, "absent", "It took part in no round that was written.");
+  paragraph(host, "note", problem.charts.client.recorded);
+}
+
+function cosineMap(host, width, group, i, found, label) {
   const most = clientRange(group, i);
   cosineLegend(host, most);
   heatMap(host, width, {
@@ -185,7 +165,6 @@ function clientCosines(host, width, { problem, group, i }, label) {
       rows: [{ name: "Cosine with the step", value: short(found.cells[r][c], 2) }],
     }),
   });
-  host.append(said);
 }
 
 const CLIENT_CHARTS = {

@@ -1,10 +1,9 @@
 // Charts about single clients: rows of histograms, and the sorted gains.
 const BINS = 20;
 
-function histogram(values, low = 0, high = 1) {
+function histogram(values) {
   const counts = new Array(BINS).fill(0);
-  for (const v of values)
-    counts[clamp(Math.floor(((v - low) / (high - low)) * BINS), 0, BINS - 1)] += 1;
+  for (const v of values) counts[clamp(Math.floor(v * BINS), 0, BINS - 1)] += 1;
   return counts.map((count) => (100 * count) / values.length);
 }
 
@@ -15,15 +14,8 @@ function quantile(sorted, share) {
 }
 
 function rowsChart(host, width, series, label) {
-  if (!series.length) {
-    host.append(html("p", { class: "absent" }, "No method is selected."));
-    return;
-  }
-  const names = nameRoom(
-    series.map((s) => s.label),
-    width,
-    14,
-  );
+  if (!series.length) return nothingSelected(host);
+  const names = nameRoom(series, width, 14);
   const rise = series.length > 8 ? 44 : width > 620 ? 62 : 54,
     top = 8,
     bottom = top + series.length * rise;
@@ -31,23 +23,9 @@ function rowsChart(host, width, series, label) {
   const x = linear(0, 1, names, width - 12);
   const shares = series.map((s) => histogram(s.values));
   const high = linear(0, Math.max(...shares.flat()), 0, rise - 12);
-  for (const value of ticks(0, 1, width > 500 ? 10 : 5)) {
-    root.append(svg("line", { x1: x(value), x2: x(value), y1: top, y2: bottom, class: "grid" }));
-    root.append(
-      svg(
-        "text",
-        { x: x(value), y: bottom + 16, "text-anchor": "middle", class: "tick" },
-        value.toFixed(1),
-      ),
-    );
-  }
-  root.append(
-    svg(
-      "text",
-      { x: x(0.5), y: bottom + 36, "text-anchor": "middle", class: "title" },
-      "Test accuracy of a client",
-    ),
-  );
+  const steps = ticks(0, 1, width > 500 ? 10 : 5);
+  numbersBelow(root, x, steps, top, bottom, (value) => value.toFixed(1));
+  write(root, x(0.5), bottom + 36, "Test accuracy of a client", "title", "middle");
   series.forEach((s, i) => {
     const base = top + (i + 1) * rise;
     shares[i].forEach((share, bin) => {
@@ -64,29 +42,16 @@ function rowsChart(host, width, series, label) {
         );
     });
     const middle = quantile(s.values, 0.5);
-    root.append(svg("line", { x1: x(0), x2: x(1), y1: base, y2: base, class: "axis" }));
+    rule(root, [x(0), base], [x(1), base], "axis");
     root.append(
       svg("path", { d: `M${x(middle)},${base}v-13`, stroke: "var(--panel)", "stroke-width": 5 }),
-    );
-    root.append(
       svg("path", { d: `M${x(middle)},${base}v-12`, stroke: "var(--ink)", "stroke-width": 2 }),
     );
-    root.append(
-      svg(
-        "text",
-        { x: names - 12, y: base - 8, "text-anchor": "end", class: "name", style: s.style },
-        fit(s.label, names - 14),
-      ),
-    );
+    rowName(root, names - 12, base - 8, s);
   });
-  const find = (_, py) => (py < top || py >= bottom ? -1 : Math.floor((py - top) / rise));
-  const rows = (s) =>
-    [
-      ["90 % above", 0.1],
-      ["Median", 0.5],
-      ["10 % above", 0.9],
-    ].map(([name, q]) => ({ name, value: short(quantile(s.values, q)) }));
-  interactive(root, width, series.length, find, (i) => ({
+  const levels = Object.entries({ "90 % above": 0.1, Median: 0.5, "10 % above": 0.9 });
+  const rows = (s) => levels.map(([name, q]) => ({ name, value: short(quantile(s.values, q)) }));
+  interactive(root, width, series.length, rowUnder(top, rise, bottom), (i) => ({
     x: x(quantile(series[i].values, 0.5)),
     y: top + i * rise + 14,
     title: series[i].label,
@@ -106,12 +71,8 @@ function sortedBars(host, width, options) {
   frame.y = linear(low, high || 1, frame.bottom, frame.top);
   const root = canvas(host, width, height, `${label}; Enter opens a client`);
   root.classList.add("opens");
-  axes(root, frame, {
-    floor: false,
-    xTitle: options.xTitle,
-    yTitle: options.yTitle,
-    yText: (v) => (options.plus && v > 0 ? "+" : "") + tickText(yTicks)(v),
-  });
+  const yText = (v) => (options.plus && v > 0 ? "+" : "") + tickText(yTicks)(v);
+  axes(root, frame, { floor: false, xTitle: options.xTitle, yTitle: options.yTitle, yText });
   const thin = (frame.right - frame.left) / values.length;
   const bars = values.map((value, i) => {
     const bar = svg("rect", {
@@ -125,9 +86,7 @@ function sortedBars(host, width, options) {
     root.append(bar);
     return bar;
   });
-  root.append(
-    svg("line", { x1: frame.left, x2: frame.right, y1: frame.y(0), y2: frame.y(0), class: "axis" }),
-  );
+  rule(root, [frame.left, frame.y(0)], [frame.right, frame.y(0)], "axis");
   const find = (px) =>
     px < frame.left || px > frame.right
       ? -1

@@ -24,6 +24,31 @@ function canvas(host, width, height, label) {
   return root;
 }
 
+// Text in a chart: `look` is its class, `anchor` the part of it that stands at x.
+function write(root, x, y, text, look = "", anchor = "start", style = "") {
+  const extra = { ...(look && { class: look }), ...(style && { style }) };
+  root.append(svg("text", { x, y, "text-anchor": anchor, ...extra }, text));
+}
+
+function rule(root, [x1, y1], [x2, y2], look, style = "") {
+  root.append(svg("line", { x1, x2, y1, y2, class: look, ...(style && { style }) }));
+}
+
+function paragraph(host, look, text) {
+  host.append(html("p", { class: look }, text));
+}
+
+const nothingSelected = (host) => paragraph(host, "absent", "No method is selected.");
+
+// Pages from files may be refused storage and history.
+function attempt(action) {
+  try {
+    return action();
+  } catch {
+    return null;
+  }
+}
+
 const colour = (method) => `--c: var(--s${method.colour})`;
 const finite = (value) => value !== null && Number.isFinite(value);
 const clamp = (value, low, high) => Math.max(low, Math.min(high, value));
@@ -67,8 +92,7 @@ function extent(values, padding = 0.05) {
   return [low - room, high + room];
 }
 
-function marker(shape, x, y, size = 4) {
-  const s = size;
+function marker(shape, x, y, s, style = "") {
   const paths = {
     circle: `M${x - s},${y}a${s},${s} 0 1,0 ${2 * s},0a${s},${s} 0 1,0 ${-2 * s},0`,
     square: `M${x - s},${y - s}h${2 * s}v${2 * s}h${-2 * s}z`,
@@ -79,7 +103,7 @@ function marker(shape, x, y, size = 4) {
     plus: `M${x - s * 1.2},${y}h${s * 2.4}m${-s * 1.2},${-s * 1.2}v${s * 2.4}`,
     star: `M${x - s},${y}h${2 * s}m${-1.6 * s},${-s}l${1.2 * s},${2 * s}m0,${-2 * s}l${-1.2 * s},${2 * s}`,
   };
-  return svg("path", { d: paths[shape] || paths.circle, class: "mark" });
+  return svg("path", { d: paths[shape] || paths.circle, class: "mark", ...(style && { style }) });
 }
 
 function clip(text, letters) {
@@ -103,9 +127,9 @@ function textWidth(text, bold = false) {
   return ruler.measureText(text).width;
 }
 
-// The room that names take at the left of a chart, and a name cut to fit into it.
-function nameRoom(names, width, gap) {
-  return Math.min(Math.max(...names.map((name) => textWidth(name, true))) + gap, width * 0.36);
+// The room that the names of rows take at the left of a chart, and a name cut to fit into it.
+function nameRoom(rows, width, gap) {
+  return Math.min(Math.max(...rows.map((row) => textWidth(row.label, true))) + gap, width * 0.36);
 }
 
 function fit(text, room) {
@@ -113,3 +137,18 @@ function fit(text, room) {
   while (letters > 4 && textWidth(clip(text, letters), true) > room) letters -= 1;
   return clip(text, letters);
 }
+
+// Charts of rows: the numbers below, the name at the left, and the row under the pointer.
+function numbersBelow(root, x, steps, top, bottom, text) {
+  for (const value of steps) {
+    rule(root, [x(value), top], [x(value), bottom], "grid");
+    write(root, x(value), bottom + 16, text(value), "tick", "middle");
+  }
+}
+
+function rowName(root, right, y, row) {
+  write(root, right, y, fit(row.label, right - 2), "name", "end", row.style || "--c: var(--ink)");
+}
+
+const rowUnder = (top, rise, bottom) => (_, y) =>
+  y < top || y >= bottom ? -1 : Math.floor((y - top) / rise);

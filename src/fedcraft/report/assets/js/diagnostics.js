@@ -2,25 +2,21 @@
 function conflictsChart(host, width, problem, pick, label) {
   const { stages, methods } = problem.charts.conflicts;
   const view = methods[pick("conflict")];
-  const looks = {
+  const drawn = {
     average: ["var(--s1)", "dash", "square"],
     reference: ["var(--s5)", "dot", "triangle"],
     after: ["var(--s2)", "solid", "circle"],
   };
   const series = Object.entries(view.counts || {}).map(([stage, y]) => ({
     label: stages[stage],
-    style: `--c: ${looks[stage][0]}`,
-    dash: looks[stage][1],
-    marker: looks[stage][2],
+    style: `--c: ${drawn[stage][0]}`,
+    dash: drawn[stage][1],
+    marker: drawn[stage][2],
     strong: stage === "after",
     x: view.rounds,
     y,
   }));
-  if (width <= 620)
-    legend(
-      host,
-      series.map((s) => [s.label, s.style]),
-    );
+  if (width <= 620) legend(host, series.map((s) => [s.label, s.style]));
   lineChart(host, width, {
     series,
     label,
@@ -53,7 +49,7 @@ function cosineLegend(host, most) {
 function cosineChart(host, width, problem, pick, label) {
   const view = problem.charts.conflicts.methods[pick("conflict")];
   if (!view.cosine) return;
-  if (view.recorded) host.append(html("p", { class: "see" }, view.recorded));
+  if (view.recorded) paragraph(host, "see", view.recorded);
   const most = cosineRange(problem);
   cosineLegend(host, most);
   heatMap(host, width, {
@@ -102,23 +98,20 @@ function timeUnit(seconds) {
 function timingChart(host, width, problem, _, label) {
   const { phases, methods, memory } = problem.charts.timing;
   const { factor, text, title } = timeUnit(Object.values(methods).map((seconds) => Math.max(0, ...Object.values(seconds))));
-  const looks = phases.map((_, i) => `--c: var(--s${[2, 0, 6, 1, 3, 4, 5, 7][i % 8]})`);
+  const colours = phases.map((_, i) => `--c: var(--s${[2, 0, 6, 1, 3, 4, 5, 7][i % 8]})`);
   const rows = shownMethods(problem)
     .filter((m) => methods[m.key])
     .map((m) => {
       const parts = phases.map((p, i) => ({
         value: methods[m.key][p] || 0,
-        style: looks[i],
+        style: colours[i],
         name: p,
       }));
       const tip = parts.map((p) => ({ name: p.name, style: p.style, value: text(p.value) }));
       if (memory[m.key]) tip.push({ name: "Peak memory", value: `${memory[m.key]} MB` });
       return { label: m.label, style: colour(m), parts, end: text(sum(parts)), tip };
     });
-  legend(
-    host,
-    phases.map((p, i) => [p, looks[i]]),
-  );
+  legend(host, phases.map((p, i) => [p, colours[i]]));
   const xText = (v) => String(+(v * factor).toPrecision(6));
   barChart(host, width, { rows, label, xTitle: title, xText });
 }

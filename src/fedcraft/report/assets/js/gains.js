@@ -72,7 +72,7 @@ function gainsDetail(host, width, problem, pick, label) {
   });
   const { winners, losers, same, seed } = part;
   const text = `${name}, seed ${seed}: ${winners} clients gain, ${losers} lose, ${same} stay the same.`;
-  host.append(html("p", { class: "note" }, text));
+  paragraph(host, "note", text);
 }
 
 // Every client under one method, the least accurate first.
@@ -88,10 +88,8 @@ function rankedClients(problem, pick) {
 
 function clientsChart(host, width, problem, pick, label) {
   const { at, group, key, values, order } = rankedClients(problem, pick);
-  if (!order.length) {
-    host.append(html("p", { class: "absent" }, "No client of this seed has been evaluated yet."));
-    return;
-  }
+  if (!order.length)
+    return paragraph(host, "absent", "No client of this seed has been evaluated yet.");
   const m = methodOf(problem, key);
   sortedBars(host, width, {
     values: order.map((i) => values[i]),

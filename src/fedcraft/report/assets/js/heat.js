@@ -25,51 +25,24 @@ function heatMap(host, width, options) {
   const step = Math.min((width - names - 8) / columns.length, options.most || Infinity);
   const root = canvas(host, width, bottom + 42, options.label);
   rows.forEach((row, r) => {
-    root.append(
-      svg(
-        "text",
-        { x: names - 7, y: top + (r + 0.5) * rise + 4, "text-anchor": "end", class: "tick" },
-        clip(row, letters),
-      ),
-    );
+    write(root, names - 7, top + (r + 0.5) * rise + 4, clip(row, letters), "tick", "end");
     columns.forEach((_, c) =>
       drawCell(root, r, c, { x: names + c * step, y: top + r * rise, step, rise }, options),
     );
   });
-  const every = Math.max(
-    1,
-    Math.ceil((Math.max(...columns.map((c) => textWidth(c))) + (options.text ? 6 : 20)) / step),
-  );
+  const widest = Math.max(...columns.map((c) => textWidth(c))) + (options.text ? 6 : 20);
+  const every = Math.max(1, Math.ceil(widest / step));
   columns.forEach((column, c) => {
-    if (c % every) return;
-    root.append(
-      svg(
-        "text",
-        { x: names + (c + 0.5) * step, y: bottom + 16, "text-anchor": "middle", class: "tick" },
-        column,
-      ),
-    );
+    if (c % every === 0)
+      write(root, names + (c + 0.5) * step, bottom + 16, column, "tick", "middle");
   });
-  root.append(
-    svg(
-      "text",
-      {
-        x: names + (step * columns.length) / 2,
-        y: bottom + 36,
-        "text-anchor": "middle",
-        class: "title",
-      },
-      options.xTitle,
-    ),
-  );
-  root.append(svg("text", { x: 0, y: 13, class: "title" }, options.yTitle));
+  const centre = names + (step * columns.length) / 2;
+  write(root, centre, bottom + 36, options.xTitle, "title", "middle");
+  write(root, 0, 13, options.yTitle, "title");
   if (options.frameAt) {
     const [r, c] = options.frameAt;
     // Two lines, so that one of them stands out from any fill.
-    for (const [look, inset] of [
-      ["frame", 1],
-      ["frame inner", 3],
-    ])
+    for (const [look, inset] of [["frame", 1], ["frame inner", 3]])
       root.append(
         svg("rect", {
           x: names + c * step + inset,
@@ -111,28 +84,17 @@ function drawCell(root, r, c, { x, y, step, rise }, options) {
       ...(why ? { class: "blank" } : { style: `fill: ${fill}` }),
     }),
   );
-  const write = (text, down, look) =>
-    root.append(
-      svg(
-        "text",
-        { x: x + step / 2, y: y + rise / 2 + down, "text-anchor": "middle", class: look },
-        text,
-      ),
-    );
-  if (why) write(fit(why, step - 4), 4, "tiny why");
+  const inside = (text, down, look) =>
+    write(root, x + step / 2, y + rise / 2 + down, text, look, "middle");
+  if (why) inside(fit(why, step - 4), 4, "tiny why");
   if (!options.text || !finite(value)) return;
   const ink = options.ink(value);
   const below = options.below ? options.below(r, c) : "";
-  write(options.text(value), below ? -2 : 4, ink);
-  if (below) write(below, 12, `tiny ${ink}`);
+  inside(options.text(value), below ? -2 : 4, ink);
+  if (below) inside(below, 12, `tiny ${ink}`);
 }
 
 function rampLegend(host, low, high, css) {
-  host.append(
-    html(
-      "div",
-      { class: "legend" },
-      html("span", {}, low, html("span", { class: "ramp", style: `background: ${css}` }), high),
-    ),
-  );
+  const bar = html("span", { class: "ramp", style: `background: ${css}` });
+  host.append(html("div", { class: "legend" }, html("span", {}, low, bar, high)));
 }

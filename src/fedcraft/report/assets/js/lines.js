@@ -4,39 +4,15 @@ function axes(root, frame, options) {
   const yText = options.yText || tickText(yTicks),
     xText = options.xText || tickText(xTicks);
   for (const value of yTicks) {
-    root.append(svg("line", { x1: left, x2: right, y1: y(value), y2: y(value), class: "grid" }));
-    root.append(
-      svg(
-        "text",
-        { x: left - 7, y: y(value) + 4, "text-anchor": "end", class: "tick" },
-        yText(value),
-      ),
-    );
+    rule(root, [left, y(value)], [right, y(value)], "grid");
+    write(root, left - 7, y(value) + 4, yText(value), "tick", "end");
   }
-  if (options.floor !== false)
-    root.append(svg("line", { x1: left, x2: right, y1: bottom, y2: bottom, class: "axis" }));
-  for (const value of xTicks) {
-    root.append(
-      svg(
-        "text",
-        { x: x(value), y: bottom + 17, "text-anchor": "middle", class: "tick" },
-        xText(value),
-      ),
-    );
-  }
-  root.append(
-    svg(
-      "text",
-      {
-        x: (left + right) / 2,
-        y: bottom + (xTicks.length ? 36 : 20),
-        "text-anchor": "middle",
-        class: "title",
-      },
-      options.xTitle,
-    ),
-  );
-  root.append(svg("text", { x: 0, y: top - 9, class: "title" }, options.yTitle));
+  if (options.floor !== false) rule(root, [left, bottom], [right, bottom], "axis");
+  for (const value of xTicks)
+    write(root, x(value), bottom + 17, xText(value), "tick", "middle");
+  const below = bottom + (xTicks.length ? 36 : 20);
+  write(root, (left + right) / 2, below, options.xTitle, "title", "middle");
+  write(root, 0, top - 9, options.yTitle, "title");
 }
 
 function pathOf(xs, ys, x, y) {
@@ -82,38 +58,22 @@ function endNames(root, series, frame) {
     floor = end.at - gap;
   }
   for (const { s, at } of ends)
-    root.append(
-      svg("text", { x: frame.right + 8, y: at + 4, class: "name", style: s.style }, s.label),
-    );
+    write(root, frame.right + 8, at + 4, s.label, "name", "start", s.style);
 }
 
 function drawSeries(root, s, index, frame) {
-  if (s.sd)
-    root.append(svg("path", { d: bandOf(s, frame.x, frame.y), class: "band", style: s.style }));
+  const path = (d, look, more = {}) =>
+    root.append(svg("path", { d, class: look, style: s.style, ...more }));
+  if (s.sd) path(bandOf(s, frame.x, frame.y), "band");
   const shape = s.step ? stepPath(s, frame) : pathOf(s.x, s.y, frame.x, frame.y);
-  if (s.area)
-    root.append(
-      svg("path", {
-        d: `${shape}V${frame.bottom}H${frame.x(s.x[0])}Z`,
-        class: "area",
-        style: s.style,
-      }),
-    );
-  root.append(
-    svg("path", {
-      d: shape,
-      class: `series${s.strong ? " strong" : ""}`,
-      style: s.style,
-      "stroke-dasharray": DASH[s.dash] || "none",
-    }),
-  );
+  if (s.area) path(`${shape}V${frame.bottom}H${frame.x(s.x[0])}Z`, "area");
+  const dashes = { "stroke-dasharray": DASH[s.dash] || "none" };
+  path(shape, `series${s.strong ? " strong" : ""}`, dashes);
   if (!s.marker) return;
   const every = Math.max(1, Math.floor(s.x.length / 7));
   s.x.forEach((value, i) => {
     if ((i + index) % every || !finite(s.y[i])) return;
-    const node = marker(s.marker, frame.x(value), frame.y(s.y[i]), 3.4);
-    node.setAttribute("style", s.style);
-    root.append(node);
+    root.append(marker(s.marker, frame.x(value), frame.y(s.y[i]), 3.4, s.style));
   });
 }
 
@@ -138,31 +98,22 @@ function nearestIndex(values, target) {
 // options: series, xTitle, yTitle, label, and optionally xRange, yRange, height, zero, names, title(x).
 function lineChart(host, width, options) {
   const { series } = options;
-  if (!series.length) {
-    host.append(html("p", { class: "absent" }, "No method is selected."));
-    return;
-  }
+  if (!series.length) return nothingSelected(host);
   const wide = width > 620;
   const named = options.names !== false && wide;
   const room = named ? Math.max(...series.map((s) => textWidth(s.label, true))) + 14 : 10;
-  const height = Math.max(
-    options.height || (wide ? 360 : 270),
-    named ? 70 + 15 * series.length : 0,
-  );
-  const [xLow, xHigh] =
-    options.xRange ||
-    extent(
-      series.flatMap((s) => s.x),
-      0,
-    );
+  const usual = options.height || (wide ? 360 : 270);
+  const height = Math.max(usual, named ? 70 + 15 * series.length : 0);
+  const rounds = series.flatMap((s) => s.x);
+  const [xLow, xHigh] = options.xRange || extent(rounds, 0);
   const bounds = series.flatMap((s) =>
     s.y.flatMap((v, i) => (s.sd && finite(s.sd[i]) ? [v - s.sd[i], v + s.sd[i]] : [v])),
   );
   let [yLow, yHigh] = options.yRange || extent(bounds);
   if (options.zero) yLow = 0;
   const yTicks = ticks(yLow, yHigh, wide ? 8 : 5);
-  const left =
-    Math.max(...yTicks.map((v) => textWidth((options.yText || tickText(yTicks))(v)))) + 12;
+  const yText = options.yText || tickText(yTicks);
+  const left = Math.max(...yTicks.map((v) => textWidth(yText(v)))) + 12;
   const frame = { left, right: width - room, top: 26, bottom: height - 44 };
   frame.x = linear(xLow, xHigh, frame.left, frame.right);
   frame.y = linear(yLow, yHigh, frame.bottom, frame.top);
@@ -181,12 +132,9 @@ function lineChart(host, width, options) {
 
 function hoverLines(root, width, frame, options) {
   const stops = [...new Set(options.series.flatMap((s) => s.x))].sort((a, b) => a - b);
-  const cursor = svg("line", {
-    y1: frame.top,
-    y2: frame.bottom,
-    class: "cursor",
-    visibility: "hidden",
-  });
+  const cursor = svg("line", { y1: frame.top, y2: frame.bottom, class: "cursor" });
+  const hide = () => cursor.setAttribute("visibility", "hidden");
+  hide();
   root.append(cursor);
   const find = (px) =>
     px < frame.left - 20 || px > frame.right + 20 ? -1 : nearestIndex(stops.map(frame.x), px);
@@ -209,14 +157,8 @@ function hoverLines(root, width, frame, options) {
       })
       .filter((row) => row.known)
       .sort((a, b) => b.order - a.order);
-    return {
-      x: frame.x(at),
-      y: frame.top + 30,
-      title: (options.title || ((v) => `Round ${v}`))(at),
-      rows,
-    };
+    const title = options.title ? options.title(at) : `Round ${at}`;
+    return { x: frame.x(at), y: frame.top + 30, title, rows };
   };
-  interactive(root, width, stops.length, find, show, () =>
-    cursor.setAttribute("visibility", "hidden"),
-  );
+  interactive(root, width, stops.length, find, show, hide);
 }

@@ -83,30 +83,15 @@ function chooseProblem(id) {
   drawAll();
 }
 
-const THEMES = ["auto", "light", "dark"];
+const THEMES = { auto: "◐ Auto", light: "☀ Light", dark: "☾ Dark" };
+const savedTheme = () => attempt(() => localStorage.getItem("fedcraft-theme"));
 let theme = "auto";
 function setTheme(next) {
   theme = next;
   if (theme === "auto") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = theme;
-  document.getElementById("theme").textContent = {
-    auto: "◐ Auto",
-    light: "☀ Light",
-    dark: "☾ Dark",
-  }[theme];
-  try {
-    localStorage.setItem("fedcraft-theme", theme);
-  } catch {
-    /* storage may be closed to file pages */
-  }
-}
-
-function savedTheme() {
-  try {
-    return localStorage.getItem("fedcraft-theme");
-  } catch {
-    return null;
-  }
+  document.getElementById("theme").textContent = THEMES[theme];
+  attempt(() => localStorage.setItem("fedcraft-theme", theme));
 }
 
 // Open a client by its number or its name.
@@ -126,9 +111,10 @@ function findClient(block) {
 // Everything that belongs to the parts of the page that a newer page replaces.
 function start() {
   blocks = [...document.querySelectorAll(".problem")];
-  setTheme(THEMES.includes(savedTheme()) ? savedTheme() : theme);
+  setTheme(Object.hasOwn(THEMES, savedTheme()) ? savedTheme() : theme);
   document.getElementById("theme").addEventListener("click", () => {
-    setTheme(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length]);
+    const names = Object.keys(THEMES);
+    setTheme(names[(names.indexOf(theme) + 1) % names.length]);
   });
   const choice = document.getElementById("problem");
   choice?.addEventListener("change", () => chooseProblem(choice.value));
@@ -171,9 +157,7 @@ function adopt(next) {
     else if (control.tagName === "INPUT" || [...control.options].some((o) => o.value === value))
       control.value = value;
   }
-  document.querySelectorAll("details").forEach((d, i) => {
-    d.open = Boolean(open[i]);
-  });
+  document.querySelectorAll("details").forEach((d, i) => (d.open = Boolean(open[i])));
   start();
   chooseProblem(document.getElementById("problem")?.value || blocks[0].id);
   if (focused) controls().find((c) => nameOf(c) === focused)?.focus({ preventScroll: true });
@@ -209,9 +193,7 @@ addEventListener("beforeprint", () => {
   printed(true);
 });
 addEventListener("afterprint", () => {
-  document.querySelectorAll("details").forEach((d) => {
-    d.open = d.dataset.was === "true";
-  });
+  document.querySelectorAll("details").forEach((d) => (d.open = d.dataset.was === "true"));
   printed(false);
 });
 start();

@@ -3,19 +3,12 @@ function ratesChart(host, width, problem, _, label) {
   const { grids } = problem.charts.rates;
   const shown = shownMethods(problem).filter((m) => grids[m.key]);
   const values = shown.flatMap((m) => grids[m.key].mean.flat()).filter(finite);
-  if (!values.length) {
-    host.append(html("p", { class: "absent" }, "No method with a grid is selected."));
-    return;
-  }
+  if (!values.length) return paragraph(host, "absent", "No method with a grid is selected.");
   const low = Math.min(...values),
     high = Math.max(...values),
     share = linear(low, high, 0.04, 1);
-  rampLegend(
-    host,
-    low.toFixed(3),
-    high.toFixed(3),
-    `linear-gradient(to right in oklab, ${ramp(0.04)}, var(--seq))`,
-  );
+  const css = `linear-gradient(to right in oklab, ${ramp(0.04)}, var(--seq))`;
+  rampLegend(host, low.toFixed(3), high.toFixed(3), css);
   const box = html("div", { class: "grids" });
   host.append(box);
   for (const m of shown) rateMap(box, width, m, grids[m.key], share, label);
@@ -26,7 +19,7 @@ function rateMap(box, width, m, grid, share, label) {
   const room = Math.min(width, 64 + 76 * server_lr.length);
   const cell = html("div", { style: `width: ${Math.max(room, 210)}px` }, html("h3", {}, m.label));
   box.append(cell);
-  cell.append(html("p", { class: "see" }, seedText(seeds, chosen)));
+  paragraph(cell, "see", seedText(seeds, chosen));
   const fewest = Math.min(...seeds.flat().filter(Boolean));
   const uneven = new Set(seeds.flat().filter(Boolean)).size > 1;
   heatMap(cell, room, {
@@ -54,7 +47,7 @@ function rateMap(box, width, m, grid, share, label) {
     }),
   });
   if (edges.length)
-    cell.append(html("p", { class: "edge" }, `Best at the edge of the grid: ${edges.join(" and ")}.`));
+    paragraph(cell, "edge", `Best at the edge of the grid: ${edges.join(" and ")}.`);
 }
 
 const seedCount = (n) => `${n} ${n === 1 ? "seed" : "seeds"}`;
@@ -68,12 +61,8 @@ function seedText(seeds, [row, column]) {
 
 function labelsChart(host, width, problem, _, label) {
   const { group, ids, clients, labels, shares, samples, most } = problem.charts.labels;
-  rampLegend(
-    host,
-    "0 %",
-    `${(100 * most).toFixed(0)} %`,
-    `linear-gradient(to right in oklab, var(--mid), var(--seq))`,
-  );
+  const css = "linear-gradient(to right in oklab, var(--mid), var(--seq))";
+  rampLegend(host, "0 %", `${(100 * most).toFixed(0)} %`, css);
   heatMap(host, width, {
     rows: clients,
     columns: labels,

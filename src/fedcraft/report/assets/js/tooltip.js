@@ -53,19 +53,15 @@ function interactive(root, width, count, find, show, leave = () => {}, open = nu
   root.addEventListener("pointermove", follow);
   root.addEventListener("pointerdown", follow);
   root.addEventListener("pointerleave", rest);
-  if (open)
-    root.addEventListener("click", () => {
-      const at = place;
-      rest();
-      if (at >= 0) open(at);
-    });
+  const choose = () => {
+    const at = place;
+    rest();
+    if (at >= 0) open(at);
+  };
+  if (open) root.addEventListener("click", choose);
   root.addEventListener("blur", rest);
   root.addEventListener("keydown", (event) => {
-    if (open && event.key === "Enter" && place >= 0) {
-      const at = place;
-      rest();
-      open(at);
-    }
+    if (open && event.key === "Enter") choose();
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
     if (event.key === "Escape") rest();
     if (!step) return;
