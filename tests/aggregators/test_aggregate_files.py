@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import fedcraft
-from fedcraft.aggregators import Outcome
+from fedcraft.aggregators import Outcome, guard
 from fedcraft.errors import InputError, NonFiniteError, StateError
 
 SHAPES = {"a.weight": (40, 30), "a.bias": (40,), "b.weight": (5, 7)}
@@ -153,6 +153,30 @@ def test_files_are_not_read_in_an_order_that_memory_may_not_have(tmp_path):
     craft.aggregate(updates)
     with pytest.raises(StateError, match=r"give layers=Layout.from_module\(model\)"):
         fedcraft.aggregate_files(craft, paths, tmp_path / "step.safetensors")
+
+
+def test_a_guards_step_in_memory_is_not_read_in_another_order_either(tmp_path):
+    rule = fedcraft.aggregator("average").guarded(guard("default"))
+    paths, updates = write_round(tmp_path, 0)
+    rule.aggregate(updates)
+    with pytest.raises(StateError, match="last step is in memory"):
+        fedcraft.aggregate_files(rule, paths, tmp_path / "step.safetensors")
+
+
+def test_look_ahead_and_shares_are_those_of_memory(tmp_path):
+    options = {"constraint": "at_least", "target": "agreement", "agreement": "auto"}
+    in_memory, on_disk = (
+        fedcraft.aggregator("craft", **options).guarded(guard("size_cap")) for _ in range(2)
+    )
+    paths, updates = write_round(tmp_path, 0)
+    expected = in_memory.aggregate(updates, weights=[1, 2, 3, 400], client_ids=[1, 2, 3, 4])
+    found = fedcraft.aggregate_files(
+        on_disk, paths, tmp_path / "g.safetensors", weights=[1, 2, 3, 400], client_ids=[1, 2, 3, 4]
+    )
+    assert found.look_ahead == pytest.approx(expected.look_ahead)
+    assert found.look_ahead > 0
+    assert found.shares == pytest.approx(expected.shares)
+    assert found.shares[4] < 400 / 406
 
 
 def test_a_separate_memory_is_beside_the_step_and_survives_a_failure(tmp_path, monkeypatch):

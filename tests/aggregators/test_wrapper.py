@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -56,3 +57,30 @@ def test_a_round_that_fails_outside_leaves_the_inner_rule_as_it_was():
 
 def test_a_wrapper_needs_what_its_inner_rule_needs():
     assert Halved(fedcraft.aggregator("afl")).needs == {"losses"}
+
+
+def test_what_only_some_rules_offer_passes_through():
+    assert Halved(fedcraft.aggregator("afl")).evaluate_average
+    searching = Halved(fedcraft.aggregator("fedmdfg"))
+    assert searching.wants_line_search == searching.inner.wants_line_search
+    assert not hasattr(Halved(fedcraft.aggregator("craft")), "evaluate_average")
+    assert copy.deepcopy(searching).inner is not searching.inner
+
+
+@pytest.mark.parametrize("method", ["fedmdfg", "afl"])
+def test_a_wrapper_that_changes_nothing_trains_the_same_model(method, tmp_path):
+    rule = fedcraft.method(method)
+    plain, wrapped = (
+        fedcraft.run(
+            method=method,
+            **({} if name == "plain" else {"aggregator": Wrapper(rule.build()[1])}),
+            dataset="digits",
+            clients=10,
+            clients_per_round=3,
+            rounds=3,
+            executor="serial",
+            out=tmp_path / name,
+        )
+        for name in ("plain", "wrapped")
+    )
+    assert plain.evaluation == wrapped.evaluation

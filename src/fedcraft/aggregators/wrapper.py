@@ -14,8 +14,9 @@ from fedcraft.aggregators.cohort import Cohort
 class Wrapper(Aggregator):
     """Change the cohort before another rule aggregates it, or the step after that.
 
-    A subclass overrides ``before`` or ``after``. State, certificate and needs are those of
-    ``inner``, and what the subclass keeps in ``self.memory`` is saved with them::
+    A subclass overrides ``before`` or ``after``. State, certificate, needs and everything else that
+    a server asks a rule for (AFL's average, a line search) are those of ``inner``, and what the
+    subclass keeps in ``self.memory`` is saved with them::
 
         class Halved(Wrapper):
             def after(self, cohort, step):
@@ -26,6 +27,11 @@ class Wrapper(Aggregator):
         super().__init__(**options)
         self.inner = inner
         self.needs, self.sends = inner.needs, inner.sends
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "inner":  # before __init__, as in a copy
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.inner, name)
 
     @property
     def sent(self) -> Mapping[str, Tensor]:

@@ -13,6 +13,7 @@ on disk and not in memory, and the certificate's rank shows which.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeGuard
@@ -90,13 +91,17 @@ def _rows(files: list[Path], layers: Layout | Grouping) -> tuple[DiskVector, ...
 
 def _check_order(aggregator: Aggregator, layers: Layout | Grouping, dimension: int) -> None:
     """Refuse a step in memory whose order of tensors is unknown: files have their own order."""
-    state = aggregator.state_dict().values()
-    in_memory = any(isinstance(v, Tensor) and v.shape == (dimension,) for v in state)
-    if in_memory and not isinstance(layers, Layout):
+    if _has_vector(aggregator.state_dict(), dimension) and not isinstance(layers, Layout):
         raise StateError(
             "state: the last step is in memory, so files must be read in its order; give "
             "layers=Layout.from_module(model), or call reset() to start again"
         )
+
+
+def _has_vector(value: object, dimension: int) -> bool:
+    if isinstance(value, Mapping):  # what a guard remembers
+        return any(_has_vector(part, dimension) for part in value.values())
+    return isinstance(value, Tensor) and value.shape == (dimension,)
 
 
 def _named(shapes: Mapping[str, tuple[int, ...]]) -> str:
@@ -121,7 +126,7 @@ def _aggregate(
         aggregator.load_state_dict(before)
         raise
     _delete_replaced(before, aggregator.state_dict(), out)
-    return Step(open_vector(out), step.certificate)
+    return replace(step, direction=open_vector(out))
 
 
 def _step(aggregator: Aggregator, cohort: FileCohort) -> Step:
