@@ -92,13 +92,11 @@ class Tensors:
         index = self._here(rows if isinstance(rows, Tensor) else array_view(rows))
         return self._ready(self.inputs.index_select(0, index)), self.labels.index_select(0, index)
 
-    def epoch(
-        self, rows: NDArray[np.int64], draw: np.random.Generator, *, augment: bool = True
-    ) -> tuple[Tensor, Tensor]:
+    def epoch(self, rows: NDArray[np.int64], draw: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Return the samples ``rows`` shuffled and augmented by ``draw``: slice it into batches."""
         index = self._here(torch.from_numpy(draw.permutation(rows)))
         inputs = self.inputs.index_select(0, index)
-        if augment and self.augmentation == "crop-flip":
+        if self.augmentation == "crop-flip":
             inputs = crop_flip(inputs, draw, self._here)
         return self._ready(inputs), self.labels.index_select(0, index)
 

@@ -140,11 +140,6 @@ class Method:
         """What the rule needs from the clients besides their updates."""
         return self._rule().needs
 
-    @property
-    def evaluate_average(self) -> bool:
-        """Whether the mean of the global models is evaluated instead of the last one (AFL)."""
-        return bool(getattr(self._rule(), "evaluate_average", False))
-
     def _objective(self) -> LocalObjective:
         return local_objective(self.local.name, **self.local.params)
 
