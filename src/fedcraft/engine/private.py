@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -79,14 +79,6 @@ class PrivateRounds:
     def row(self, number: int) -> dict[str, Any]:
         """The budget after a round."""
         return {"privacy": self.accountant.row()}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the account."""
-        return self.accountant.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Continue the account."""
-        self.accountant.load_state_dict(state)
 
 
 class SimulatedPrivacy(PrivateRounds):

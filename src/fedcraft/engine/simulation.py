@@ -197,30 +197,20 @@ class _Setup:
         self.executor = resolve(self.settings, self.job, remembered)
         states = ClientStates(writer.states, memory_mb=self.settings.state_memory_mb)
         executor = make_executor(self.executor, self.settings, self.job, workspace, stop_requested)
-        server = Server(
-            self.aggregator,
-            self.optimizer,
-            self.theta,
-            self.layout,
-            self.settings,
-            self.buffers,
-            len(self.job.federation),
-        )
-        clients = ClientManager(
-            self.job, workspace, executor, side_by_side=self.executor == "vectorized"
-        )
+        model = self.theta, self.layout, self.settings, self.buffers
+        side_by_side = self.executor == "vectorized"
         loop = Loop(
-            self.settings,
-            clients,
-            server,
-            states,
-            writer,
-            callback,
-            stop_requested,
-            self.participation,
+            settings=self.settings,
+            clients=ClientManager(self.job, workspace, executor, side_by_side=side_by_side),
+            server=Server(self.aggregator, self.optimizer, *model, len(self.federation)),
+            states=states,
+            writer=writer,
+            callback=callback,
+            stop_requested=stop_requested,
+            participation=self.participation,
+            attackers=self.attackers,
+            extra={"identity": self.identity, "executor": self.executor},
         )
-        loop.attackers = self.attackers
-        loop.extra = {"identity": self.identity, "executor": self.executor}
         try:
             self._begin(loop, checkpoint)
         except BaseException:

@@ -17,6 +17,7 @@ from fedcraft.errors import InputError
 from fedcraft.flower.client.request import ClientRequest, ClientSplits
 from fedcraft.flower.client.secure_mod import SecureAnswers
 from fedcraft.flower.messages import keys
+from fedcraft.flower.messages.secure import QUERY
 from fedcraft.linalg.numerics import single_threaded
 from fedcraft.local import LocalObjective
 from fedcraft.methods import Method
@@ -88,10 +89,10 @@ def client_app(
 
     if secure is not None and privacy is not None and privacy.mode == "distributed":
         secure = secure.with_equal_sums()
-    hiding = [] if secure is None else [secure.train]
-    around = [*hiding, *_noise(privacy, secure), *mods]  # the first is the last to see a reply
+    around = [*_noise(privacy, secure), *mods]  # the first is the last to see a reply
     if secure is not None:
-        secure.register(app)
+        around = [secure.train, *around]
+        app.query(QUERY)(secure.query)
     app.train(mods=around)(partial(reply, ClientRequest.train))
     app.evaluate()(partial(reply, ClientRequest.evaluate))
     if privacy is None and secure is None:  # losses carry no noise, and many show a gradient
