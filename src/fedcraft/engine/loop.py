@@ -45,7 +45,7 @@ class Loop:
     server: Server
     states: ClientStates
     writer: NullWriter
-    callback: Callback
+    callbacks: Sequence[Callback]
     stop_requested: Callable[[], bool]
     participation: Participation
     attackers: Attackers | None
@@ -214,7 +214,8 @@ class Loop:
                 row["evaluation_last"] = summary(last)
         row |= self._attack_row(row)
         self.writer.add_scores(self.round, scores)
-        self.callback.on_evaluate(self.round, scores)
+        for callback in self.callbacks:
+            callback.on_evaluate(self.round, scores)
 
     def _attack_row(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return whom the guard has left out so far, and whether a backdoor works."""
@@ -234,7 +235,8 @@ class Loop:
         seconds = self._meter.take()
         whole = {"round": row["round"], "seconds": seconds, "peak_memory_mb": peak, **row}
         write_round(self.writer, whole, certificate, self.settings)
-        self.callback.on_round(whole)
+        for callback in self.callbacks:
+            callback.on_round(whole)
         every, minutes = self.settings.checkpoint_every, self.settings.checkpoint_minutes
         if self.round and self.writer.checkpoint_due(self.round, every, minutes):
             self.save()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from fedcraft.attacks import Attack, Attackers
 from fedcraft.config.paths import at_home
 from fedcraft.config.settings import Settings
 from fedcraft.data import Federation
-from fedcraft.engine.callbacks import Callback, Callbacks, RunInfo
+from fedcraft.engine.callbacks import Callback, RunInfo
 from fedcraft.engine.client_manager import ClientManager
 from fedcraft.engine.executors.choose import device_of, make_executor, precision_of, resolve
 from fedcraft.engine.executors.job import SPLITS, DataSource, Job, Workspace, default_data
@@ -88,8 +88,7 @@ def run(
         stack.callback(writer.close)
         checkpoint = writer.find_checkpoint(_NEEDED) if resume else None
         setup.check(checkpoint)
-        loop = setup.loop(writer, checkpoint, Callbacks(callbacks), stop_requested)
-        stack.callback(loop.clients.executor.close)
+        loop = setup.loop(writer, checkpoint, tuple(callbacks), stop_requested, stack)
         return setup.carry_out(loop)
 
 
@@ -187,16 +186,18 @@ class _Setup:
         self,
         writer: NullWriter,
         checkpoint: Mapping[str, Any] | None,
-        callback: Callback,
+        callbacks: Sequence[Callback],
         stop_requested: Callable[[], bool],
+        stack: ExitStack,
     ) -> Loop:
-        """Make the executor and the loop, and load the checkpoint if there is one."""
+        """Make the executor, which ``stack`` closes, and the loop; load the checkpoint if any."""
         remembered = None if checkpoint is None else checkpoint["executor"]
         workspace = self._workspace()
         workspace.initial.copy_(self.theta)
         self.executor = resolve(self.settings, self.job, remembered)
         states = ClientStates(writer.states, memory_mb=self.settings.state_memory_mb)
         executor = make_executor(self.executor, self.settings, self.job, workspace, stop_requested)
+        stack.callback(executor.close)
         model = self.theta, self.layout, self.settings, self.buffers
         side_by_side = self.executor == "vectorized"
         loop = Loop(
@@ -205,17 +206,13 @@ class _Setup:
             server=Server(self.aggregator, self.optimizer, *model, len(self.federation)),
             states=states,
             writer=writer,
-            callback=callback,
+            callbacks=callbacks,
             stop_requested=stop_requested,
             participation=self.participation,
             attackers=self.attackers,
             extra={"identity": self.identity, "executor": self.executor},
         )
-        try:
-            self._begin(loop, checkpoint)
-        except BaseException:
-            executor.close()
-            raise
+        self._begin(loop, checkpoint)
         return loop
 
     def _begin(self, loop: Loop, checkpoint: Mapping[str, Any] | None) -> None:
@@ -231,7 +228,8 @@ class _Setup:
             executor=self.executor,
             workers=loop.clients.executor.size,
         )
-        loop.callback.on_start(self._info(loop))
+        for callback in loop.callbacks:
+            callback.on_start(self._info(loop))
 
     def carry_out(self, loop: Loop) -> TrainedModel:
         """Run the loop, and report how it ended to the writer and the callbacks."""
@@ -263,7 +261,8 @@ class _Setup:
         try:
             loop.writer.end(state, reason, loop.round, diverged=loop.diverged)
         finally:
-            loop.callback.on_end(state, reason)
+            for callback in loop.callbacks:
+                callback.on_end(state, reason)
 
     def _result(self, loop: Loop, state: str) -> TrainedModel:
         vector = loop.server.output

@@ -69,9 +69,6 @@ class FederatedPrivacy(PrivateRounds):
         """Clients have added their noise; in the mode ``central`` the server clips."""
         return clipped(updates, self.privacy.clip) if self.privacy.mode == "central" else updates
 
-    def random(self, index: int) -> None:
-        """Nothing: the noise comes from the operating system."""
-
 
 def refuse_void_privacy(method: Method) -> None:
     """Raise ``InputError`` if one of Flower's differential-privacy strategies calls us in vain.

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedcraft.local.fast_sgd import convolution
-from fedcraft.local.fast_sgd.layer import FastLayer
+from fedcraft.local.fast_sgd.layer import FastLayer, Weighted
 from fedcraft.local.fast_sgd.residual import (
     MeanPool,
     Normalization,
@@ -25,15 +25,7 @@ from fedcraft.local.fast_sgd.residual import (
 from fedcraft.models.resnet import Block, ResNet
 
 
-class _Weighted:
-    inputs: Tensor
-
-    def __init__(self, module: nn.Linear | nn.Conv2d) -> None:
-        self.weight = module.weight.detach()
-        self.bias = None if module.bias is None else module.bias.detach()
-
-
-class _Linear(_Weighted):
+class _Linear(Weighted):
     def forward(self, inputs: Tensor, training: bool) -> Tensor:
         self.inputs = inputs
         return nn.functional.linear(inputs, self.weight, self.bias)
@@ -46,7 +38,7 @@ class _Linear(_Weighted):
         return below
 
 
-class _Convolution(_Weighted):
+class _Convolution(Weighted):
     def forward(self, inputs: Tensor, training: bool) -> Tensor:
         self._by_fourier = convolution.fourier(inputs, self.weight)
         self.inputs = convolution.ordered(inputs, self._by_fourier)
@@ -67,7 +59,6 @@ class _Convolution(_Weighted):
 class _Relu:
     """In place, except on data that may belong to the caller."""
 
-    outputs: Tensor
     in_place = False
 
     def forward(self, inputs: Tensor, training: bool) -> Tensor:
@@ -86,8 +77,9 @@ class _Pool:
     def forward(self, inputs: Tensor, training: bool) -> Tensor:
         self.inputs = inputs.contiguous(memory_format=torch.channels_last)
         pooled: Tensor
-        both = torch.ops.aten.max_pool2d_with_indices(self.inputs, self.window, self.window)
-        pooled, self.places = both
+        pooled, self.places = torch.ops.aten.max_pool2d_with_indices(
+            self.inputs, self.window, self.window
+        )
         return pooled
 
     def backward(self, gradient: Tensor, lr: float, deeper: bool) -> Tensor:
@@ -98,8 +90,6 @@ class _Pool:
 
 
 class _Flatten:
-    shape: torch.Size
-
     def forward(self, inputs: Tensor, training: bool) -> Tensor:
         self.shape = inputs.shape
         return inputs.flatten(1)
