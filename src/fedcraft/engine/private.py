@@ -33,11 +33,10 @@ class PrivateRounds:
         privacy: Privacy,
         rule: Aggregator,
         population: int | None,
-        *,
-        sums_only: bool,
+        secure: Secure | None,
         least: int,
     ) -> None:
-        privacy.check(rule, sums_only=sums_only)
+        privacy.check(rule, sums_only=secure is not None and secure.sums_only)
         self.privacy, self.least = privacy, least
         self.accountant = Accountant(privacy, population)
 
@@ -88,8 +87,7 @@ class SimulatedPrivacy(PrivateRounds):
         self, privacy: Privacy, settings: Settings, rule: Aggregator, population: int | None
     ) -> None:
         secure = Secure.from_table(settings.secure)
-        sums_only = secure is not None and secure.sums_only
-        super().__init__(privacy, rule, population, sums_only=sums_only, least=settings.min_clients)
+        super().__init__(privacy, rule, population, secure, settings.min_clients)
         self._settings = settings
 
     def leaving(self, updates: Tensor, clients: Sequence[int], index: int) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from fedcraft.aggregators import Aggregator, Certificate
 from fedcraft.aggregators.base import Step
-from fedcraft.aggregators.inputs import RoundInput
 from fedcraft.config.settings import Settings
 from fedcraft.engine.client_manager import CohortUpdates
 from fedcraft.engine.model_average import AverageKind, ModelAverage
@@ -173,29 +172,21 @@ class Server:
         self, trained: CohortUpdates, context: RoundContext, remote: Remote | None
     ) -> tuple[Step, dict[str, Any] | None]:
         """Let the rule aggregate the updates, or what secure aggregation shows of them."""
-        given: dict[str, Any] = {
-            "weights": trained.column("samples"),
-            "layers": self.layout,
-            "client_ids": trained.clients.tolist(),
-            "losses": trained.column("loss") if trained.with_losses else None,
-            "steps": trained.column("steps"),
-            "client_lr": context.client_lr,
-        }
-        updates = trained.updates
+        given, updates = trained.reported(self.layout, context.client_lr), trained.updates
         if self.private is not None:
-            given["weights"] = None  # data sizes are private
-            updates = self.private.leaving(updates, given["client_ids"], context.index)
+            given = replace(given, weights=None)  # data sizes are private
+            updates = self.private.leaving(updates, trained.clients.tolist(), context.index)
         if remote is not None:
             return remote(self.aggregator)
         if self.secure is None:
-            return self.aggregator.aggregate(updates, **given), None
+            return self.aggregator.aggregate(updates, **vars(given)), None
         from fedcraft.secure.simulation import simulate_round
 
         step, report = simulate_round(
             self.aggregator,
             updates,
             self.layout,
-            RoundInput(**given),
+            given,
             self.secure,
             seed=self.settings.seed,
             index=context.index,

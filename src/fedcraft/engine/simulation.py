@@ -131,13 +131,10 @@ class _Setup:
 
     def _identity(self, method: Method, attack: Attack | None) -> dict[str, Any]:
         """What a run that resumes must have in common with the one that was interrupted."""
-        parts = {"local": method.local, "aggregator": method.aggregator, "server": method.server}
-        if self.aggregator.guard is not None:
-            parts["guard"] = method.guard
         shapes = " ".join(f"{t.name}{list(t.shape)}" for t in self.layout.tensors)
         return {
             **self.settings.identity(),
-            **{name: part.signature for name, part in parts.items()},
+            **{name: part.signature for name, part in method.parts.items()},
             **({} if attack is None else {"attack": str(stable(attack))}),
             "model": f"{self.theta.numel()} parameters, {zlib.crc32(shapes.encode()):08x}",
         }

@@ -131,6 +131,12 @@ class Method:
         return {"mode": "buffered", **given} if self.buffered else dict(given)
 
     @property
+    def parts(self) -> dict[str, Part]:
+        """The parts by name, the guard only if there is one."""
+        named = {name: getattr(self, name) for name in PARTS}
+        return {name: part for name, part in named.items() if part != Part("none")}
+
+    @property
     def personal(self) -> bool:
         """Whether clients are evaluated with personal parameters."""
         return self._objective().personal
@@ -145,7 +151,7 @@ class Method:
 
     def _rule(self) -> Aggregator:
         rule = aggregator(self.aggregator.name, **self.aggregator.params)
-        if self.guard.name == "none" and not self.guard.params:
+        if "guard" not in self.parts:
             return rule
         return rule.guarded(guard(self.guard.name, **self.guard.params))
 

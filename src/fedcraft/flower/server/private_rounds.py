@@ -35,8 +35,7 @@ class FederatedPrivacy(PrivateRounds):
     def __init__(
         self, privacy: Privacy, rule: Aggregator, secure: Secure | None, least: int
     ) -> None:
-        sums_only = secure is not None and secure.sums_only
-        super().__init__(privacy, rule, None, sums_only=sums_only, least=least)
+        super().__init__(privacy, rule, None, secure, least)
         if privacy.mode == "central" and secure is not None:
             raise ConfigError(
                 "privacy.mode: with central noise the server clips every update, and with secure "

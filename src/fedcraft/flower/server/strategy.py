@@ -37,7 +37,6 @@ from fedcraft.flower.server.run_config import (
     size_capped,
 )
 from fedcraft.flower.server.run_state import RunState
-from fedcraft.flower.server.secure_rounds import require_no_single_updates
 from fedcraft.linalg.numerics import single_threaded
 from fedcraft.methods import Method, Override
 from fedcraft.privacy import Privacy
@@ -368,4 +367,6 @@ def _check(strategy: Strategy) -> None:
     require(longest is None or longest > 0, "max_update_norm", "a number above 0 or None", longest)
     require(strategy.reply in ("update", "model"), "reply", "'update' or 'model'", strategy.reply)
     if strategy.secure is not None:
-        require_no_single_updates({"max_update_norm": longest, "reply": strategy.reply})
+        why = "with secure, which hides single updates from the server"
+        require(longest is None, "max_update_norm", f"None {why}", longest)
+        require(strategy.reply == "update", "reply", f"'update' {why}", strategy.reply)
