@@ -78,7 +78,7 @@ class GridExchange:
 
         def accept(node: int, client: ClientId, reply: Message) -> None:
             answer = wire.answer_of(reply.content)
-            self._messenger.state.updates.add_report(node, client, reply)
+            self._messenger.state.updates.add(node, client, reply, secret=True)
             found[node] = answer
 
         self._messenger.receive(self._messenger.send(self._grid, messages), accept)
@@ -116,7 +116,7 @@ class SecureRounds:
         reports = {reply.node: reply for reply in updates.accepted}
         order = sorted(round.clients, key=lambda node: client_order(reports[int(node)].client))
         updates.accepted = [reports[int(node)] for node in order]
-        trained = updates.reports()
+        trained = updates.trained(secret=True)
         products = SecretProducts(round, self._options)
         rows = tuple(round.clients.index(node) for node in order)
         given = trained.reported(layout, self._state.client_lr)

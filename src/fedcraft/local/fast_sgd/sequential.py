@@ -166,7 +166,8 @@ def _fast_layer(layer: nn.Module) -> FastLayer | None:
     if type(layer) is nn.Linear:
         return _Linear(layer)
     if type(layer) is nn.Conv2d and _zero_padded(layer):
-        return _Convolution(layer) if _plain_convolution(layer) else PaddedConvolution(layer)
+        plain = (layer.stride, layer.padding) == ((1, 1), (0, 0))
+        return _Convolution(layer) if plain else PaddedConvolution(layer)
     if type(layer) is nn.GroupNorm and layer.affine:
         return Normalization(layer)
     if type(layer) is nn.AdaptiveAvgPool2d and layer.output_size in (1, (1, 1)):
@@ -196,10 +197,6 @@ def _block(block: Block) -> FastLayer | None:
 def _zero_padded(layer: nn.Conv2d) -> bool:
     by_number = not isinstance(layer.padding, str) and layer.padding_mode == "zeros"
     return by_number and layer.dilation == (1, 1) and layer.groups == 1
-
-
-def _plain_convolution(layer: nn.Conv2d) -> bool:
-    return (layer.stride, layer.padding) == ((1, 1), (0, 0))
 
 
 def _plain_pool(layer: nn.MaxPool2d) -> bool:
