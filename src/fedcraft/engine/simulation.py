@@ -161,21 +161,18 @@ class _Setup:
         """Refuse to continue from the checkpoint of another run."""
         if checkpoint is None:
             return
-        then = checkpoint["identity"]
-        names = {**then, **self.identity}
-        changed = [name for name in names if then.get(name) != self.identity.get(name)]
         split, found = self.federation.split_hash, checkpoint["split_hash"]
         if found != split:
             raise CheckpointError(
                 "the checkpoint belongs to another split of the data "
                 f"({found[:12]}, now {split[:12]}); nothing was changed"
             )
+        then, now = checkpoint["identity"], self.identity
+        names = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+        changed = ", ".join(f"{k} was {then.get(k)!r}, is {now.get(k)!r}" for k in names)
         if changed:
-            listed = ", ".join(
-                f"{k} was {then.get(k)!r}, is {self.identity.get(k)!r}" for k in changed
-            )
             raise CheckpointError(
-                f"the checkpoint belongs to a run with other settings: {listed}; start a new run, "
+                f"the checkpoint belongs to a run with other settings: {changed}; start a new run, "
                 "or resume with the old ones"
             )
 

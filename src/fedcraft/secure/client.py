@@ -11,13 +11,7 @@ import torch
 from torch import Tensor
 
 from fedcraft.errors import InputError
-from fedcraft.secure.agreement import (
-    Message,
-    RefusedError,
-    Transcript,
-    needed_shares,
-    neighbours,
-)
+from fedcraft.secure.agreement import Message, RefusedError, Transcript, needed_shares, neighbours
 from fedcraft.secure.limits import Limits, agreed_format, check_layers
 from fedcraft.secure.primitives import (
     SECRET,

@@ -149,11 +149,9 @@ def _bound(
     update_bound: float,
     drift: float,
     mean_residual: float,
-    *,
-    eta_l: float,
-    eta_g: float,
-    rounds: int,
+    **rates: Unpack[Rates],
 ) -> Bound:
+    eta_l, eta_g, rounds = rates["eta_l"], rates["eta_g"], rates["rounds"]
     return Bound(
         start=(initial_value - known.lower_bound) / (slope * eta_g * rounds),
         step=known.smoothness * eta_g * update_bound**2 / (2 * slope),
