@@ -61,8 +61,10 @@ class Loop:
 
         ``Halt`` leaves the loop at the end of the last whole round.
         """
-        if not self.writer.rows and self.settings.evaluates(0):
-            self._begin_row()
+        if not self.writer.rows and self.settings.evaluates(0):  # theta_0: round 0 of the tables
+            row = dict(_START)
+            self._score_into(row)
+            self._close_row(row, None)
         while self.round < self.settings.rounds and not self.reason:
             if self.stop_requested():
                 raise Halt
@@ -98,12 +100,6 @@ class Loop:
         self.reason = self.stopping.verdict() or self.participation.over() or ""
         self.clients.workspace.initial.copy_(state["initial"])
         self.states.load(state["clients"])
-
-    def _begin_row(self) -> None:
-        """Evaluate theta_0: round 0 of the tables."""
-        row = dict(_START)
-        self._score_into(row)
-        self._close_row(row, None)
 
     def _stop_short(self, reason: str) -> None:
         """End at the last whole round, whose row is written again if it was not evaluated."""

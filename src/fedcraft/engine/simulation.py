@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from fedcraft.aggregators import Aggregator
@@ -19,7 +20,7 @@ from fedcraft.config.settings import Settings
 from fedcraft.data import Federation
 from fedcraft.engine.callbacks import Callback, RunInfo
 from fedcraft.engine.client_manager import ClientManager
-from fedcraft.engine.executors.choose import device_of, make_executor, precision_of, resolve
+from fedcraft.engine.executors.choose import device_of, make_executor, resolve
 from fedcraft.engine.executors.job import SPLITS, DataSource, Job, Workspace, default_data
 from fedcraft.engine.interrupt import Halt, Interrupted, interruptible
 from fedcraft.engine.loop import Loop
@@ -154,7 +155,7 @@ class _Setup:
             evaluate_batch=self.settings.evaluate_batch,
             data=client_data,
             device=device_of(self.settings),
-            precision=precision_of(self.settings),
+            precision=getattr(torch, self.settings.precision),
         )
 
     def check(self, checkpoint: Mapping[str, Any] | None) -> None:
