@@ -149,9 +149,11 @@ def _bound(
     update_bound: float,
     drift: float,
     mean_residual: float,
-    **rates: Unpack[Rates],
+    *,
+    eta_l: float,
+    eta_g: float,
+    rounds: int,
 ) -> Bound:
-    eta_l, eta_g, rounds = rates["eta_l"], rates["eta_g"], rates["rounds"]
     return Bound(
         start=(initial_value - known.lower_bound) / (slope * eta_g * rounds),
         step=known.smoothness * eta_g * update_bound**2 / (2 * slope),

@@ -107,8 +107,7 @@ class Rounds:
         self.done = number
         peak = self.memory.peak([])
         row = {"round": number, "seconds": self.timer.take(), "peak_memory_mb": peak, **row}
-        certificate = None if self.state.step is None else self.state.step.certificate
-        write_round(self.writer, row, certificate, self.settings)
+        write_round(self.writer, row, self.strategy.certificate, self.settings)
         every = self.settings.checkpoint_every
         if number == self.rounds or (every and number % every == 0):
             saved = {**self.state.state_dict(), "config": self.config, "round": number}
