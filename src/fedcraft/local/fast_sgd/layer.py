@@ -17,7 +17,7 @@ class FastLayer(Protocol):
         """Step down, and return the gradient at the input if there is anything ``deeper``."""
 
 
-class Weighted:
+class WeightedLayer:
     """A layer with a weight and perhaps a bias."""
 
     def __init__(self, module: nn.Linear | nn.Conv2d) -> None:

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from fedcraft.local.fast_sgd.convolution import backward
-from fedcraft.local.fast_sgd.layer import FastLayer, Weighted
+from fedcraft.local.fast_sgd.layer import FastLayer, WeightedLayer
 from fedcraft.models.resnet import Block
 
 _aten = torch.ops.aten
 _LAST = torch.channels_last
 
 
-class PaddedConvolution(Weighted):
+class PaddedConvolution(WeightedLayer):
     """A convolution with any stride and padding, by oneDNN."""
 
     def __init__(self, module: nn.Conv2d) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedcraft.local.fast_sgd import convolution
-from fedcraft.local.fast_sgd.layer import FastLayer, Weighted
+from fedcraft.local.fast_sgd.layer import FastLayer, WeightedLayer
 from fedcraft.local.fast_sgd.residual import (
     MeanPool,
     Normalization,
@@ -25,7 +25,7 @@ from fedcraft.local.fast_sgd.residual import (
 from fedcraft.models.resnet import Block, ResNet
 
 
-class _Linear(Weighted):
+class _Linear(WeightedLayer):
     def forward(self, inputs: Tensor, training: bool) -> Tensor:
         self.inputs = inputs
         return nn.functional.linear(inputs, self.weight, self.bias)
@@ -38,7 +38,7 @@ class _Linear(Weighted):
         return below
 
 
-class _Convolution(Weighted):
+class _Convolution(WeightedLayer):
     def forward(self, inputs: Tensor, training: bool) -> Tensor:
         self._by_fourier = convolution.fourier(inputs, self.weight)
         self.inputs = convolution.ordered(inputs, self._by_fourier)
