@@ -131,7 +131,7 @@ def test_an_unnamed_node_after_a_restart_counts_as_anyone():
 
     def account() -> FederatedPrivacy:
         found = FederatedPrivacy(LOCAL, aggregator("craft"), None, 1)
-        found.load_state_dict({"rounds": 5, "sample": 1, "counts": [[0, 1], [1, 4]]})
+        found.accountant.load_state_dict({"rounds": 5, "sample": 1, "counts": [[0, 1], [1, 4]]})
         return found
 
     clients = KnownClients()

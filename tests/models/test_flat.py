@@ -76,27 +76,6 @@ def test_channels_last_module_keeps_the_order_of_coordinates() -> None:
     torch.testing.assert_close(flat.vector, other.vector, atol=1e-6, rtol=1e-3)
 
 
-def test_vector_may_live_in_a_row_of_the_callers_matrix() -> None:
-    module = build("mlp", input_shape=(4,), classes=2, hidden=(3,))
-    start = nn.utils.parameters_to_vector(module.parameters()).detach().clone()
-    rows = torch.zeros(2, start.numel())
-    flat = FlatModel(module, rows[1])
-    assert torch.equal(rows[1], start)
-    flat.descend(flat(torch.ones(1, 4)).sum(), 0.5)
-    assert not torch.equal(rows[1], start)
-    assert not rows[0].any()
-
-
-@pytest.mark.parametrize(
-    "vector", [torch.zeros(10), torch.zeros(23, dtype=torch.float64), torch.zeros(46)[::2]]
-)
-def test_vector_that_does_not_fit_is_refused(vector: Tensor) -> None:
-    module = build("mlp", input_shape=(4,), classes=2, hidden=(3,))
-    assert sum(p.numel() for p in module.parameters()) == 23
-    with pytest.raises(InputError, match=r"shape \(23,\)"):
-        FlatModel(module, vector)
-
-
 def test_frozen_parameters_and_buffers_are_not_geometry() -> None:
     module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     module[0].requires_grad_(False)

@@ -75,13 +75,9 @@ class Attackers:
         rows = np.concatenate([federation.rows(client) for client in self.clients.tolist()])
         return self.attack.poisoned(tensors, rows, federation.dataset.classes)
 
-    def places(self, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Mark the hostile ones among a round's clients."""
-        return np.isin(clients, self.clients)
-
     def forge(self, clients: NDArray[np.int64], updates: Tensor, round_index: int) -> list[int]:
         """Put what hostile clients send into their rows of the round's updates; return the rows."""
-        marked = torch.from_numpy(self.places(clients))
+        marked = torch.from_numpy(np.isin(clients, self.clients))
         if not bool(marked.any()):
             return []
         own = updates[marked]

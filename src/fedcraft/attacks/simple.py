@@ -11,37 +11,32 @@ from fedcraft.attacks.base import Attack
 from fedcraft.errors import require
 
 
-class SignFlip(Attack):
-    """Send -k times the update, k = ``factor``: uphill instead of downhill."""
-
+class _Factor(Attack):
     def __init__(self, *, factor: float = 1.0, **options: Any) -> None:
         super().__init__(**options)
         require(factor > 0, "factor", "a number above 0", factor)
         self.factor = factor
+
+
+class SignFlip(_Factor):
+    """Send -k times the update, k = ``factor``: uphill instead of downhill."""
 
     def updates(self, own: Tensor, honest: Tensor, draw: torch.Generator) -> Tensor:
         return -self.factor * own
 
 
-class Scaling(Attack):
+class Scaling(_Factor):
     """Send k times the update, k = ``factor``: model replacement (Bagdasaryan et al. 2020)."""
 
     def __init__(self, *, factor: float = 100.0, **options: Any) -> None:
-        super().__init__(**options)
-        require(factor > 0, "factor", "a number above 0", factor)
-        self.factor = factor
+        super().__init__(factor=factor, **options)
 
     def updates(self, own: Tensor, honest: Tensor, draw: torch.Generator) -> Tensor:
         return self.factor * own
 
 
-class Gaussian(Attack):
+class Gaussian(_Factor):
     """Send noise, ``factor`` times as long as the update."""
-
-    def __init__(self, *, factor: float = 1.0, **options: Any) -> None:
-        super().__init__(**options)
-        require(factor > 0, "factor", "a number above 0", factor)
-        self.factor = factor
 
     def updates(self, own: Tensor, honest: Tensor, draw: torch.Generator) -> Tensor:
         noise = torch.randn(own.shape, generator=draw, dtype=own.dtype)

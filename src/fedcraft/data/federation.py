@@ -22,6 +22,7 @@ from fedcraft.errors import DataError, require_data
 from fedcraft.seeds import generator
 
 SPLITS = ("train", "test", "validation")
+_ARRAYS = [(split, half) for split in SPLITS for half in ("indices", "pointers")]
 # Up to this size a float32 copy made in advance is cheap; a larger one costs more seconds at the
 # start than it saves during a run (13 microseconds per client on FEMNIST).
 _AHEAD_MB = 64.0
@@ -135,11 +136,7 @@ class Federation:
 
     def arrays(self) -> dict[str, NDArray[np.int64]]:
         """Return the six index arrays by name, in the order of the hash."""
-        return {
-            f"{split}_{half}": getattr(self._part(split), half)
-            for split in SPLITS
-            for half in ("indices", "pointers")
-        }
+        return {f"{split}_{half}": getattr(self._part(split), half) for split, half in _ARRAYS}
 
     def save(self, path: str | Path) -> Path:
         """Write the split (not the data) as ``.npz``, atomically, with its hash; no pickle."""
@@ -167,7 +164,7 @@ class Federation:
                 f"{about['fingerprint'][:12]}, but the given {dataset.name!r} has "
                 f"{dataset.fingerprint[:12]}; load the same data"
             )
-        wanted = [f"{split}_{half}" for split in SPLITS for half in ("indices", "pointers")]
+        wanted = [f"{split}_{half}" for split, half in _ARRAYS]
         if arrays.keys() != set(wanted):
             raise DataError(f"{path} must hold the arrays {wanted}, but it holds {sorted(arrays)}")
         train, test, validation = (

@@ -33,13 +33,12 @@ class Schema:
         return [self.image, self.label, *([self.owner] if self.owner else [])]
 
 
-def _frozen(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
-
-
 def _read(name: str, class_names: str = "", **values: Any) -> Schema:
     """Return a schema; the names of its classes are words in one text."""
-    return Schema(name, class_names=tuple(class_names.split()), **_frozen(values))
+    frozen: dict[str, Any] = {
+        key: tuple(v) if isinstance(v, list) else v for key, v in values.items()
+    }
+    return Schema(name, class_names=tuple(class_names.split()), **frozen)
 
 
 _TABLE = tomllib.loads(Path(__file__).with_name("images.toml").read_text(encoding="utf-8"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,26 +45,3 @@ class Callback:
 
     def on_end(self, state: str, reason: str) -> None:
         """Called when the run ends: finished, stopped, interrupted or failed."""
-
-
-class Callbacks(Callback):
-    """Several callbacks as one, in order."""
-
-    def __init__(self, callbacks: Iterable[Callback]) -> None:
-        self._callbacks = tuple(callbacks)
-
-    def on_start(self, info: RunInfo) -> None:
-        for callback in self._callbacks:
-            callback.on_start(info)
-
-    def on_round(self, record: Mapping[str, Any]) -> None:
-        for callback in self._callbacks:
-            callback.on_round(record)
-
-    def on_evaluate(self, round_number: int, scores: Mapping[str, Scores]) -> None:
-        for callback in self._callbacks:
-            callback.on_evaluate(round_number, scores)
-
-    def on_end(self, state: str, reason: str) -> None:
-        for callback in self._callbacks:
-            callback.on_end(state, reason)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fedcraft.aggregators.inputs import RoundInput
 from fedcraft.attacks import Attackers
 from fedcraft.data import Ragged
 from fedcraft.engine.executors.executor import Executor
@@ -42,6 +43,12 @@ class CohortUpdates:
     def column(self, name: str) -> Floats:
         """Return one number per client: samples, steps, train_loss, loss or busy."""
         return self.report[:, REPORT.index(name)]
+
+    def reported(self, layout: Layout, client_lr: float) -> RoundInput:
+        """Return what a rule is told about the round beside the updates."""
+        losses = self.column("loss") if self.with_losses else None
+        ids, steps = self.clients.tolist(), self.column("steps")
+        return RoundInput(self.column("samples"), layout, ids, losses, steps, client_lr)
 
     def finite(self, averaged: Mapping[str, Tensor]) -> NDArray[np.bool_]:
         """Mark the clients whose update, state, buffers and (if requested) loss are finite.

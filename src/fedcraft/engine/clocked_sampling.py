@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedcraft.config.clock import Clock
 from fedcraft.data import Federation
-from fedcraft.engine.sampling import SampledClients
+from fedcraft.engine.sampling import SampledClients, after_dropout
 from fedcraft.seeds import generator
 
 Floats = NDArray[np.float64]
@@ -60,8 +60,7 @@ class Devices:
         idle = np.flatnonzero(free)
         draw = generator(self.seed, "cohort", index)
         chosen = np.sort(idle[draw.choice(idle.size, min(count, idle.size), replace=False)])
-        lot = generator(self.seed, "absence", index).random(chosen.size)
-        return SampledClients(chosen[lot >= dropout], chosen[lot < dropout])
+        return after_dropout(chosen, dropout, self.seed, index)
 
     def first(self, clients: Clients, count: int) -> tuple[Clients, float]:
         """Return the ``count`` fastest clients within the deadline, by id, and when they are done.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -36,29 +36,24 @@ class TooFewClients(FedcraftError, RuntimeError):
     """Fewer clients than ``min_clients`` are left in a round."""
 
 
+@dataclass(eq=False)
 class Loop:
     """Rounds 1..T of one run. Every round either counts completely or leaves no trace."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        clients: ClientManager,
-        server: Server,
-        states: ClientStates,
-        writer: NullWriter,
-        callback: Callback,
-        stop_requested: Callable[[], bool],
-        participation: Participation,
-    ) -> None:
-        self.settings, self.clients, self.server = settings, clients, server
-        self.states, self.writer, self.callback = states, writer, callback
-        self.stopping = Stopping(settings)
-        self.round = 0
-        self.reason = ""
-        self.diverged = False
-        self.extra: dict[str, Any] = {}  # further entries of a checkpoint
-        self.attackers: Attackers | None = None
-        self.participation, self._stop_requested = participation, stop_requested
+    settings: Settings
+    clients: ClientManager
+    server: Server
+    states: ClientStates
+    writer: NullWriter
+    callbacks: Sequence[Callback]
+    stop_requested: Callable[[], bool]
+    participation: Participation
+    attackers: Attackers | None
+    extra: Mapping[str, Any]  # further entries of a checkpoint
+
+    def __post_init__(self) -> None:
+        self.stopping = Stopping(self.settings)
+        self.round, self.reason, self.diverged = 0, "", False
         self._meter, self._gauge = PhaseTimer(), PeakMemory()
 
     def run(self) -> str:
@@ -66,10 +61,12 @@ class Loop:
 
         ``Halt`` leaves the loop at the end of the last whole round.
         """
-        if not self.writer.rows and self.settings.evaluates(0):
-            self._begin_row()
+        if not self.writer.rows and self.settings.evaluates(0):  # theta_0: round 0 of the tables
+            row = dict(_START)
+            self._score_into(row)
+            self._close_row(row, None)
         while self.round < self.settings.rounds and not self.reason:
-            if self._stop_requested():
+            if self.stop_requested():
                 raise Halt
             self._advance()
         return "stopped" if self.reason else "finished"
@@ -103,12 +100,6 @@ class Loop:
         self.reason = self.stopping.verdict() or self.participation.over() or ""
         self.clients.workspace.initial.copy_(state["initial"])
         self.states.load(state["clients"])
-
-    def _begin_row(self) -> None:
-        """Evaluate theta_0: round 0 of the tables."""
-        row = dict(_START)
-        self._score_into(row)
-        self._close_row(row, None)
 
     def _stop_short(self, reason: str) -> None:
         """End at the last whole round, whose row is written again if it was not evaluated."""
@@ -174,7 +165,7 @@ class Loop:
                 round_index=self.round,
                 lr=lr,
                 report_loss=self.server.wants_losses,
-                sent=self.server.sent,
+                sent=self.server.aggregator.sent,
             )
         self._meter.idle(self.clients.executor.size, float(trained.column("busy").sum()))
         return trained
@@ -219,7 +210,8 @@ class Loop:
                 row["evaluation_last"] = summary(last)
         row |= self._attack_row(row)
         self.writer.add_scores(self.round, scores)
-        self.callback.on_evaluate(self.round, scores)
+        for callback in self.callbacks:
+            callback.on_evaluate(self.round, scores)
 
     def _attack_row(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return whom the guard has left out so far, and whether a backdoor works."""
@@ -236,14 +228,11 @@ class Loop:
 
     def _close_row(self, row: dict[str, Any], certificate: Certificate | None) -> None:
         peak = self._gauge.peak(self.clients.executor.pids())
-        whole = {
-            "round": row["round"],
-            "seconds": self._meter.take(),
-            "peak_memory_mb": peak,
-            **row,
-        }
+        seconds = self._meter.take()
+        whole = {"round": row["round"], "seconds": seconds, "peak_memory_mb": peak, **row}
         write_round(self.writer, whole, certificate, self.settings)
-        self.callback.on_round(whole)
+        for callback in self.callbacks:
+            callback.on_round(whole)
         every, minutes = self.settings.checkpoint_every, self.settings.checkpoint_minutes
         if self.round and self.writer.checkpoint_due(self.round, every, minutes):
             self.save()

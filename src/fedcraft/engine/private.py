@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -33,11 +33,10 @@ class PrivateRounds:
         privacy: Privacy,
         rule: Aggregator,
         population: int | None,
-        *,
-        sums_only: bool,
+        secure: Secure | None,
         least: int,
     ) -> None:
-        privacy.check(rule, sums_only=sums_only)
+        privacy.check(rule, sums_only=secure is not None and secure.sums_only)
         self.privacy, self.least = privacy, least
         self.accountant = Accountant(privacy, population)
 
@@ -47,7 +46,7 @@ class PrivateRounds:
 
     def random(self, index: int) -> torch.Generator | None:
         """Return the source of the server's noise in a round; None for one nobody can predict."""
-        raise NotImplementedError
+        return None
 
     def count(self, clients: Iterable[ClientId]) -> None:
         """Enter a round that was aggregated into the account."""
@@ -80,14 +79,6 @@ class PrivateRounds:
         """The budget after a round."""
         return {"privacy": self.accountant.row()}
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the account."""
-        return self.accountant.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """Continue the account."""
-        self.accountant.load_state_dict(state)
-
 
 class SimulatedPrivacy(PrivateRounds):
     """Rounds whose noise follows from the run's seed: a simulation."""
@@ -96,8 +87,7 @@ class SimulatedPrivacy(PrivateRounds):
         self, privacy: Privacy, settings: Settings, rule: Aggregator, population: int | None
     ) -> None:
         secure = Secure.from_table(settings.secure)
-        sums_only = secure is not None and secure.sums_only
-        super().__init__(privacy, rule, population, sums_only=sums_only, least=settings.min_clients)
+        super().__init__(privacy, rule, population, secure, settings.min_clients)
         self._settings = settings
 
     def leaving(self, updates: Tensor, clients: Sequence[int], index: int) -> Tensor:

@@ -55,7 +55,8 @@ class PeakMemory:
 
     def __init__(self) -> None:
         self._own = self._workers = self._next = 0.0
-        _forget_peak()
+        with suppress(OSError):  # lets the kernel forget the earlier peak
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
     def peak(self, workers: Iterable[int]) -> float:
         """Return the peak so far; workers are sampled every few seconds at most."""
@@ -64,11 +65,6 @@ class PeakMemory:
             self._next = time.monotonic() + _GAUGE_SECONDS
         self._own = max(self._own, _peak_bytes())
         return round((self._own + self._workers) / 2**20, 1)
-
-
-def _forget_peak() -> None:
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def _peak_bytes() -> int:

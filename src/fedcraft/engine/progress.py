@@ -16,21 +16,20 @@ Style = Literal["auto", "bar", "lines", "quiet"]
 _LINE_SECONDS = 10.0
 
 
-def progress(style: Style = "auto", console: Console | None = None, title: str = "") -> Callback:
+def progress(style: Style = "auto", console: Console | None = None) -> Callback:
     """Return a callback that shows a run: a bar where there is a terminal, else lines."""
     target = notes() if console is None else console
     if style == "quiet":
         return Callback()
     if style == "bar" or (style == "auto" and target.is_terminal):
-        return ProgressBar(target, title)
-    return ProgressLines(target, title)
+        return ProgressBar(target)
+    return ProgressLines(target)
 
 
 class ProgressBar(Callback):
     """One line that moves: rounds, time left, mean and worst tenth of accuracies, conflicts."""
 
-    def __init__(self, console: Console, title: str = "") -> None:
-        self._title = title
+    def __init__(self, console: Console) -> None:
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -45,10 +44,7 @@ class ProgressBar(Callback):
         self._bar.console.print(_headline(info), markup=False, highlight=False)
         self._bar.start()
         self._task = self._bar.add_task(
-            self._title or "rounds",
-            total=info.settings.rounds,
-            completed=info.first_round,
-            numbers="",
+            "rounds", total=info.settings.rounds, completed=info.first_round, numbers=""
         )
 
     def on_round(self, record: Mapping[str, Any]) -> None:
@@ -64,9 +60,8 @@ class ProgressBar(Callback):
 class ProgressLines(Callback):
     """A line at the start, at every evaluation, at least every few seconds, and at the end."""
 
-    def __init__(self, console: Console, title: str = "") -> None:
-        self._console, self._prefix = console, f"{title}: " if title else ""
-        self._numbers = _Numbers()
+    def __init__(self, console: Console) -> None:
+        self._console, self._numbers = console, _Numbers()
         self._rounds, self._first = 0, 0
         self._started = self._last = time.monotonic()
 
@@ -89,7 +84,7 @@ class ProgressLines(Callback):
         self._print(f"{state}{': ' if reason else ''}{reason}")
 
     def _print(self, text: str) -> None:
-        self._console.print(self._prefix + text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 class _Numbers:

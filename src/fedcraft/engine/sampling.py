@@ -37,7 +37,12 @@ def draw_clients(settings: Settings, clients: int, round_index: int) -> SampledC
         )
     draw = generator(settings.seed, "cohort", round_index)
     cohort = np.sort(draw.choice(clients, settings.clients_per_round, replace=False))
-    if not settings.dropout:
-        return SampledClients(cohort, cohort[:0])
-    lot = generator(settings.seed, "absence", round_index).random(cohort.size)
-    return SampledClients(cohort[lot >= settings.dropout], cohort[lot < settings.dropout])
+    return after_dropout(cohort, settings.dropout, settings.seed, round_index)
+
+
+def after_dropout(
+    cohort: NDArray[np.int64], dropout: float, seed: int, round_index: int
+) -> SampledClients:
+    """Draw those of a cohort that drop out."""
+    lot = generator(seed, "absence", round_index).random(cohort.size)
+    return SampledClients(cohort[lot >= dropout], cohort[lot < dropout])

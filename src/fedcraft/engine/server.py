@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from fedcraft.aggregators import Aggregator, Certificate
 from fedcraft.aggregators.base import Step
-from fedcraft.aggregators.inputs import RoundInput
 from fedcraft.config.settings import Settings
 from fedcraft.engine.client_manager import CohortUpdates
 from fedcraft.engine.model_average import AverageKind, ModelAverage
@@ -73,7 +72,6 @@ class Server:
         self.population = population  # of all clients, where it is known
         self.theta, self.buffers, self.settings = theta, buffers, settings
         self.ahead: Tensor | None = None  # lambda step_t
-        self.remote: Remote | None = None  # aggregates updates that are not here
         kind = _average_kind(settings, aggregator)
         self.average = None if kind is None else ModelAverage(kind)
         self.secure = Secure.from_table(settings.secure)
@@ -102,19 +100,22 @@ class Server:
         return self.theta if self.ahead is None else self.theta - self.ahead
 
     @property
-    def sent(self) -> Mapping[str, Tensor]:
-        """What clients receive beside the model, if the rule sends anything."""
-        return self.aggregator.sent
-
-    @property
     def averaged(self) -> dict[str, Tensor]:
         """The buffers into which those of the clients are averaged."""
         return self.buffers or {} if self.settings.buffers == "mean" else {}
 
     def step(
-        self, trained: CohortUpdates, index: int, client_lr: float, losses_at: LossesAt
+        self,
+        trained: CohortUpdates,
+        index: int,
+        client_lr: float,
+        losses_at: LossesAt,
+        remote: Remote | None = None,
     ) -> ServerStep:
-        """Aggregate the cohort of round ``index`` and move theta: theta_{t+1} = theta_t - step."""
+        """Aggregate the cohort of round ``index`` and move theta: theta_{t+1} = theta_t - step.
+
+        ``remote`` aggregates updates that are not here.
+        """
         before = self.snapshot()
         context = RoundContext(
             theta=self.start,
@@ -128,15 +129,19 @@ class Server:
         )
         self.aggregator.context = self.optimizer.context = context
         try:
-            return self._step(trained, context, losses_at)
+            return self._step(trained, context, losses_at, remote)
         except BaseException:
             self.restore(before)
             raise
 
     def _step(
-        self, trained: CohortUpdates, context: RoundContext, losses_at: LossesAt
+        self,
+        trained: CohortUpdates,
+        context: RoundContext,
+        losses_at: LossesAt,
+        remote: Remote | None,
     ) -> ServerStep:
-        outcome, secure = self._aggregate(trained, context)
+        outcome, secure = self._aggregate(trained, context, remote)
         direction: Tensor = outcome.direction
         if self.private is not None:
             direction = self.private.released(direction, len(trained.clients), context.index)
@@ -154,7 +159,9 @@ class Server:
             )
         if outcome.shares is not None:
             trained = trained.weighing(outcome.shares)
-        self._move(step, self._look_ahead(outcome.look_ahead), trained)
+        wanted = self.settings.look_ahead
+        ahead = outcome.look_ahead if wanted == "auto" else float(wanted or 0)
+        self._move(step, ahead, trained)
         spent = {}
         if self.private is not None:
             self.private.count(trained.clients.tolist())
@@ -162,32 +169,24 @@ class Server:
         return ServerStep(outcome.certificate, norm, length, secure, spent)
 
     def _aggregate(
-        self, trained: CohortUpdates, context: RoundContext
+        self, trained: CohortUpdates, context: RoundContext, remote: Remote | None
     ) -> tuple[Step, dict[str, Any] | None]:
         """Let the rule aggregate the updates, or what secure aggregation shows of them."""
-        given: dict[str, Any] = {
-            "weights": trained.column("samples"),
-            "layers": self.layout,
-            "client_ids": trained.clients.tolist(),
-            "losses": trained.column("loss") if trained.with_losses else None,
-            "steps": trained.column("steps"),
-            "client_lr": context.client_lr,
-        }
-        updates = trained.updates
+        given, updates = trained.reported(self.layout, context.client_lr), trained.updates
         if self.private is not None:
-            given["weights"] = None  # data sizes are private
-            updates = self.private.leaving(updates, given["client_ids"], context.index)
-        if self.remote is not None:
-            return self.remote(self.aggregator)
+            given = replace(given, weights=None)  # data sizes are private
+            updates = self.private.leaving(updates, trained.clients.tolist(), context.index)
+        if remote is not None:
+            return remote(self.aggregator)
         if self.secure is None:
-            return self.aggregator.aggregate(updates, **given), None
+            return self.aggregator.aggregate(updates, **vars(given)), None
         from fedcraft.secure.simulation import simulate_round
 
         step, report = simulate_round(
             self.aggregator,
             updates,
             self.layout,
-            RoundInput(**given),
+            given,
             self.secure,
             seed=self.settings.seed,
             index=context.index,
@@ -196,10 +195,6 @@ class Server:
         if self.private is not None:
             self.private.require_noise(len(trained.clients) - len(report.lost))
         return step, asdict(report)
-
-    def _look_ahead(self, advised: float) -> float:
-        wanted = self.settings.look_ahead
-        return advised if wanted == "auto" else float(wanted or 0)
 
     def _move(self, step: Tensor, look_ahead: float, trained: CohortUpdates) -> None:
         self.theta = self.theta - step
@@ -231,14 +226,14 @@ class Server:
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything the next round depends on."""
-        account = {} if self.private is None else {"privacy": self.private.state_dict()}
+        account = {} if self.private is None else {"privacy": self.private.accountant.state_dict()}
         return {**self.snapshot(), **account}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state."""
         self.restore(state)
         if self.private is not None:
-            self.private.load_state_dict(state.get("privacy"))
+            self.private.accountant.load_state_dict(state.get("privacy"))
 
     def snapshot(self) -> dict[str, Any]:
         """Return what :meth:`restore` can undo: all but the account of what was released."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from fedcraft.aggregators import Aggregator
@@ -17,9 +18,9 @@ from fedcraft.attacks import Attack, Attackers
 from fedcraft.config.paths import at_home
 from fedcraft.config.settings import Settings
 from fedcraft.data import Federation
-from fedcraft.engine.callbacks import Callback, Callbacks, RunInfo
+from fedcraft.engine.callbacks import Callback, RunInfo
 from fedcraft.engine.client_manager import ClientManager
-from fedcraft.engine.executors.choose import device_of, make_executor, precision_of, resolve
+from fedcraft.engine.executors.choose import device_of, make_executor, resolve
 from fedcraft.engine.executors.job import SPLITS, DataSource, Job, Workspace, default_data
 from fedcraft.engine.interrupt import Halt, Interrupted, interruptible
 from fedcraft.engine.loop import Loop
@@ -88,8 +89,7 @@ def run(
         stack.callback(writer.close)
         checkpoint = writer.find_checkpoint(_NEEDED) if resume else None
         setup.check(checkpoint)
-        loop = setup.loop(writer, checkpoint, Callbacks(callbacks), stop_requested)
-        stack.callback(loop.clients.executor.close)
+        loop = setup.loop(writer, checkpoint, tuple(callbacks), stop_requested, stack)
         return setup.carry_out(loop)
 
 
@@ -132,13 +132,10 @@ class _Setup:
 
     def _identity(self, method: Method, attack: Attack | None) -> dict[str, Any]:
         """What a run that resumes must have in common with the one that was interrupted."""
-        parts = {"local": method.local, "aggregator": method.aggregator, "server": method.server}
-        if self.aggregator.guard is not None:
-            parts["guard"] = method.guard
         shapes = " ".join(f"{t.name}{list(t.shape)}" for t in self.layout.tensors)
         return {
             **self.settings.identity(),
-            **{name: part.signature for name, part in parts.items()},
+            **{name: part.signature for name, part in method.parts.items()},
             **({} if attack is None else {"attack": str(stable(attack))}),
             "model": f"{self.theta.numel()} parameters, {zlib.crc32(shapes.encode()):08x}",
         }
@@ -158,28 +155,25 @@ class _Setup:
             evaluate_batch=self.settings.evaluate_batch,
             data=client_data,
             device=device_of(self.settings),
-            precision=precision_of(self.settings),
+            precision=getattr(torch, self.settings.precision),
         )
 
     def check(self, checkpoint: Mapping[str, Any] | None) -> None:
         """Refuse to continue from the checkpoint of another run."""
         if checkpoint is None:
             return
-        then = checkpoint["identity"]
-        names = {**then, **self.identity}
-        changed = [name for name in names if then.get(name) != self.identity.get(name)]
         split, found = self.federation.split_hash, checkpoint["split_hash"]
         if found != split:
             raise CheckpointError(
                 "the checkpoint belongs to another split of the data "
                 f"({found[:12]}, now {split[:12]}); nothing was changed"
             )
+        then, now = checkpoint["identity"], self.identity
+        names = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+        changed = ", ".join(f"{k} was {then.get(k)!r}, is {now.get(k)!r}" for k in names)
         if changed:
-            listed = ", ".join(
-                f"{k} was {then.get(k)!r}, is {self.identity.get(k)!r}" for k in changed
-            )
             raise CheckpointError(
-                f"the checkpoint belongs to a run with other settings: {listed}; start a new run, "
+                f"the checkpoint belongs to a run with other settings: {changed}; start a new run, "
                 "or resume with the old ones"
             )
 
@@ -187,45 +181,33 @@ class _Setup:
         self,
         writer: NullWriter,
         checkpoint: Mapping[str, Any] | None,
-        callback: Callback,
+        callbacks: Sequence[Callback],
         stop_requested: Callable[[], bool],
+        stack: ExitStack,
     ) -> Loop:
-        """Make the executor and the loop, and load the checkpoint if there is one."""
+        """Make the executor, which ``stack`` closes, and the loop; load the checkpoint if any."""
         remembered = None if checkpoint is None else checkpoint["executor"]
         workspace = self._workspace()
         workspace.initial.copy_(self.theta)
         self.executor = resolve(self.settings, self.job, remembered)
         states = ClientStates(writer.states, memory_mb=self.settings.state_memory_mb)
         executor = make_executor(self.executor, self.settings, self.job, workspace, stop_requested)
-        server = Server(
-            self.aggregator,
-            self.optimizer,
-            self.theta,
-            self.layout,
-            self.settings,
-            self.buffers,
-            len(self.job.federation),
-        )
-        clients = ClientManager(
-            self.job, workspace, executor, side_by_side=self.executor == "vectorized"
-        )
+        stack.callback(executor.close)
+        model = self.theta, self.layout, self.settings, self.buffers
+        side_by_side = self.executor == "vectorized"
         loop = Loop(
-            self.settings,
-            clients,
-            server,
-            states,
-            writer,
-            callback,
-            stop_requested,
-            self.participation,
+            settings=self.settings,
+            clients=ClientManager(self.job, workspace, executor, side_by_side=side_by_side),
+            server=Server(self.aggregator, self.optimizer, *model, len(self.federation)),
+            states=states,
+            writer=writer,
+            callbacks=callbacks,
+            stop_requested=stop_requested,
+            participation=self.participation,
+            attackers=self.attackers,
+            extra={"identity": self.identity, "executor": self.executor},
         )
-        loop.attackers = self.attackers
-        loop.extra = {"identity": self.identity, "executor": self.executor}
-        try:
-            self._begin(loop, checkpoint)
-        except BaseException:
-            executor.close()
-            raise
+        self._begin(loop, checkpoint)
         return loop
 
     def _begin(self, loop: Loop, checkpoint: Mapping[str, Any] | None) -> None:
@@ -241,7 +223,8 @@ class _Setup:
             executor=self.executor,
             workers=loop.clients.executor.size,
         )
-        loop.callback.on_start(self._info(loop))
+        for callback in loop.callbacks:
+            callback.on_start(self._info(loop))
 
     def carry_out(self, loop: Loop) -> TrainedModel:
         """Run the loop, and report how it ended to the writer and the callbacks."""
@@ -273,7 +256,8 @@ class _Setup:
         try:
             loop.writer.end(state, reason, loop.round, diverged=loop.diverged)
         finally:
-            loop.callback.on_end(state, reason)
+            for callback in loop.callbacks:
+                callback.on_end(state, reason)
 
     def _result(self, loop: Loop, state: str) -> TrainedModel:
         vector = loop.server.output

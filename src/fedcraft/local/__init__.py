@@ -16,7 +16,7 @@ from fedcraft.local.objective import (
     Loss,
     SeedAddress,
 )
-from fedcraft.local.store import ClientStates, StateIndex
+from fedcraft.local.store import ClientStates
 from fedcraft.registry import build
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "LocalTask",
     "Loss",
     "SeedAddress",
-    "StateIndex",
     "local_objective",
 ]
 

@@ -56,17 +56,14 @@ class Ditto(LocalObjective):
         state = unprefixed(_INNER, task.state or {}) or None
         result = self.inner._run(model, replace(task, state=state))
         trained, buffers = model.vector.clone(), model.buffers()
-        personal = self._descend_personally(model, task)
+        model.load(self.personal_vector(model, task))
+        lr = task.lr if self.personal_lr is None else self.personal_lr
+        descend(model, task.batches(), self.loss, lr, proximal=ProximalTerm(task.theta, self.lam))
+        personal = model.vector.clone()
         model.load(trained)
         model.load_buffers(buffers)
         kept = {_PERSONAL: personal, **prefixed(_INNER, result.state or {})}
         return replace(result, state=kept)
-
-    def _descend_personally(self, model: FlatModel, task: LocalTask) -> Tensor:
-        model.load(self.personal_vector(model, task))
-        lr = task.lr if self.personal_lr is None else self.personal_lr
-        descend(model, task.batches(), self.loss, lr, proximal=ProximalTerm(task.theta, self.lam))
-        return model.vector.clone()
 
     def personal_vector(self, model: FlatModel, task: LocalTask) -> Tensor:
         """Return v_i; theta_0 if the client has not taken part yet."""

@@ -62,7 +62,7 @@ class FedRep(LocalObjective):
 
     def _run(self, model: FlatModel, task: LocalTask) -> LocalResult:
         split = _split(model.module, self.head)
-        model.vector[split.mask] = task.kept(_HEAD, task.start()[split.mask])
+        model.load(self.personal_vector(model, task))
         body_epochs = task.epochs if self.body_epochs is None else self.body_epochs
         stream = task.batches(self.head_epochs + body_epochs)
         on_head = islice(stream, self.head_epochs * task.batches_per_epoch)

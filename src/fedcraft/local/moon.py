@@ -72,10 +72,9 @@ class Moon(LocalObjective):
 @torch.no_grad()
 def _represent(module: nn.Module, vector: Tensor, inputs: Tensor, seen: list[Tensor]) -> Tensor:
     """Return what the last layer sees under another model; the module's own stays."""
-    values, start = {}, 0
-    for name, parameter in trainable(module):
-        values[name] = vector[start : start + parameter.numel()].view(parameter.shape)
-        start += parameter.numel()
+    named = trainable(module)
+    parts = torch.split(vector, [parameter.numel() for _, parameter in named])
+    values = {name: part.view(p.shape) for (name, p), part in zip(named, parts, strict=True)}
     module.eval()
     functional_call(module, values, (inputs,))
     module.train()

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from fedcraft.models import FlatModel, seeded
 from fedcraft.models.flat import trainable
 from fedcraft.seeds import generator, torch_generator
 
+T = TypeVar("T")
 ClientState = dict[str, Tensor]
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) -> mean over the batch
 
@@ -36,10 +37,10 @@ def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {prefix + name: tensor for name, tensor in tensors.items()}
 
 
-def unprefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors that :func:`prefixed` has named, by their own names."""
-    found = {name: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-    return {name.removeprefix(prefix): tensor for name, tensor in found.items()}
+def unprefixed(prefix: str, named: Mapping[str, T]) -> dict[str, T]:
+    """Return what :func:`prefixed` has named, by its own names."""
+    found = {name: value for name, value in named.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): value for name, value in found.items()}
 
 
 class SeedAddress(NamedTuple):

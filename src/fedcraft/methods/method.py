@@ -131,6 +131,12 @@ class Method:
         return {"mode": "buffered", **given} if self.buffered else dict(given)
 
     @property
+    def parts(self) -> dict[str, Part]:
+        """The parts by name, the guard only if there is one."""
+        named = {name: getattr(self, name) for name in PARTS}
+        return {name: part for name, part in named.items() if part != Part("none")}
+
+    @property
     def personal(self) -> bool:
         """Whether clients are evaluated with personal parameters."""
         return self._objective().personal
@@ -140,17 +146,12 @@ class Method:
         """What the rule needs from the clients besides their updates."""
         return self._rule().needs
 
-    @property
-    def evaluate_average(self) -> bool:
-        """Whether the mean of the global models is evaluated instead of the last one (AFL)."""
-        return bool(getattr(self._rule(), "evaluate_average", False))
-
     def _objective(self) -> LocalObjective:
         return local_objective(self.local.name, **self.local.params)
 
     def _rule(self) -> Aggregator:
         rule = aggregator(self.aggregator.name, **self.aggregator.params)
-        if self.guard.name == "none" and not self.guard.params:
+        if "guard" not in self.parts:
             return rule
         return rule.guarded(guard(self.guard.name, **self.guard.params))
 

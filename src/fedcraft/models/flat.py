@@ -18,24 +18,17 @@ class FlatModel:
     ``named_parameters()``: loading a model is one copy, and nothing is ever gathered or scattered.
     Frozen parameters and buffers stay in the module.
 
-    The given module is changed in place. ``vector`` may be passed in, e.g. a row of a shared
-    matrix; the module's present values are copied into it. Parameters stay contiguous: a
-    channels_last weight would change the order of the coordinates.
+    The given module is changed in place. Parameters stay contiguous: a channels_last weight would
+    change the order of the coordinates.
     """
 
-    def __init__(self, module: nn.Module, vector: Tensor | None = None) -> None:
-        named = trainable(module)
-        example = named[0][1]
-        size = sum(parameter.numel() for _, parameter in named)
+    def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self.vector = _storage(vector, size, example)
-        self.parameters = [parameter for _, parameter in named]
-        start = 0
-        for parameter in self.parameters:
-            place = self.vector[start : start + parameter.numel()].view(parameter.shape)
-            place.copy_(parameter.detach())
-            parameter.data = place
-            start += parameter.numel()
+        self.parameters = [parameter for _, parameter in trainable(module)]
+        self.vector = torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters])
+        places = torch.split(self.vector, [parameter.numel() for parameter in self.parameters])
+        for parameter, place in zip(self.parameters, places, strict=True):
+            parameter.data = place.view(parameter.shape)
 
     def __call__(self, inputs: Tensor) -> Any:
         return self.module(inputs)
@@ -94,16 +87,3 @@ def trainable(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
     if len(kinds) > 1 or not named[0][1].is_floating_point():
         raise InputError(f"parameters must be of one float type on one device, not {kinds}")
     return named
-
-
-def _storage(vector: Tensor | None, size: int, example: Tensor) -> Tensor:
-    if vector is None:
-        return example.detach().new_empty(size)
-    fits = vector.shape == (size,) and vector.is_contiguous() and vector.dtype == example.dtype
-    if not fits or vector.device != example.device:
-        raise InputError(
-            f"vector must be a contiguous {example.dtype} tensor of shape ({size},) on "
-            f"{example.device}, but it is {vector.dtype} of {tuple(vector.shape)} on "
-            f"{vector.device}"
-        )
-    return vector

@@ -124,10 +124,13 @@ def noise_for(
     ``distributed``; all rounds if left out.
     """
     most = rounds if participations is None else participations
-    _check_target(epsilon, delta, mode)
-    _check_counts(
-        rounds=rounds, participations=most, clients_per_round=clients_per_round, clients=clients
-    )
+    require(mode in get_args(Mode), "mode", f"one of {', '.join(get_args(Mode))}", mode)
+    require(0 < epsilon < math.inf, "epsilon", "a number above 0", epsilon)
+    require(0 < delta < 1, "delta", "a number above 0 and below 1", delta)
+    counts = {"rounds": rounds, "participations": most}
+    counts |= {"clients_per_round": clients_per_round, "clients": clients}
+    for name, count in counts.items():
+        require(isinstance(count, int) and count >= 1, name, "a whole number >= 1", count)
 
     def spent(noise: float) -> float:
         if mode != "central":
@@ -143,17 +146,6 @@ def noise_for(
         middle = (low + high) / 2
         low, high = (middle, high) if spent(middle) > epsilon else (low, middle)
     return high
-
-
-def _check_target(epsilon: float, delta: float, mode: Mode) -> None:
-    require(mode in get_args(Mode), "mode", f"one of {', '.join(get_args(Mode))}", mode)
-    require(0 < epsilon < math.inf, "epsilon", "a number above 0", epsilon)
-    require(0 < delta < 1, "delta", "a number above 0 and below 1", delta)
-
-
-def _check_counts(**counts: int) -> None:
-    for name, count in counts.items():
-        require(isinstance(count, int) and count >= 1, name, "a whole number >= 1", count)
 
 
 def _library() -> Any:

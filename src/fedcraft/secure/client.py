@@ -11,13 +11,7 @@ import torch
 from torch import Tensor
 
 from fedcraft.errors import InputError
-from fedcraft.secure.agreement import (
-    Message,
-    RefusedError,
-    Transcript,
-    needed_shares,
-    neighbours,
-)
+from fedcraft.secure.agreement import Message, RefusedError, Transcript, needed_shares, neighbours
 from fedcraft.secure.limits import Limits, agreed_format, check_layers
 from fedcraft.secure.primitives import (
     SECRET,
@@ -159,7 +153,8 @@ class SecureClient:
         self.memory |= {"next_sum": np.array(index + 1), "members": np.array(members)}
         mine = coefficients[:, members.index(me)]
         words = point.encode(self._units, mine.tolist())
-        point.add_mask(words, self_mask(self._self_seed(index), self.transcript))
+        own = self._seed(1 + self._sums + index)
+        point.add_mask(words, self_mask(own, self.transcript))
         for j in self.memory["near"].tolist():
             if j in members:
                 point.add_mask(words, self._pair_mask(index, j), 1 if me < j else -1)
@@ -224,9 +219,6 @@ class SecureClient:
     def _public_keys(self) -> Bytes:
         seeds = range(len(self.memory["seeds"]))
         return np.stack([as_array(public_key(self._seed(index))) for index in seeds])
-
-    def _self_seed(self, index: int) -> bytes:
-        return self._seed(1 + self._sums + index)
 
     @property
     def _units(self) -> Tensor:

@@ -29,10 +29,10 @@ SHARE = _INDEX + SECRET
 _CHUNK = 1 << 22  # zeros to encrypt at a time
 
 
-def derive(secret: bytes, purpose: str, context: bytes = b"", *, size: int = 32) -> bytes:
+def derive(secret: bytes, purpose: str, context: bytes = b"") -> bytes:
     """Return a key for one purpose (HKDF with SHA-256)."""
     info = purpose.encode() + b"\0" + context
-    return HKDF(algorithm=hashes.SHA256(), length=size, salt=None, info=info).derive(secret)
+    return HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=info).derive(secret)
 
 
 def digest(*parts: bytes) -> bytes:

@@ -53,7 +53,8 @@ class LocalExchange:
     ) -> Iterator[tuple[ClientId, Message]]:
         """Let the clients answer one after the other."""
         for client, mine in private.items():
-            self.gone |= {client} if self._random.random() < self._chances.get(stage, 0) else set()
+            if self._random.random() < self._chances.get(stage, 0):
+                self.gone.add(client)
             if client not in self.gone:
                 try:
                     yield client, self.answer(stage, client, said, mine)

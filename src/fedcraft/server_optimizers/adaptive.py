@@ -30,8 +30,7 @@ class _Adaptive(ServerOptimizer):
         super().__init__(lr=lr)
         require(0 <= beta1 < 1, "beta1", "a number in [0, 1)", beta1)
         require(tau > 0, "tau", "a positive number", tau)
-        self.beta1 = beta1
-        self.tau = tau
+        self.beta1, self.tau = beta1, tau
 
     @abstractmethod
     def _second(self, old: Tensor, square: Tensor) -> Tensor:

@@ -20,18 +20,11 @@ class Momentum(ServerOptimizer):
     """
 
     def __init__(
-        self,
-        *,
-        lr: float = 1.0,
-        beta: float = 0.9,
-        dampened: bool = False,
-        nesterov: bool = False,
+        self, *, lr: float = 1.0, beta: float = 0.9, dampened: bool = False, nesterov: bool = False
     ) -> None:
         super().__init__(lr=lr)
         require(0 <= beta < 1, "beta", "a number in [0, 1)", beta)
-        self.beta = beta
-        self.dampened = dampened
-        self.nesterov = nesterov
+        self.beta, self.dampened, self.nesterov = beta, dampened, nesterov
 
     def displacement(self, direction: Tensor) -> Tensor:
         fresh = (1 - self.beta) * direction if self.dampened else direction

@@ -89,6 +89,9 @@ def check(
     _check_weights(problem.weights)
     counts = _counts(steps, len(problem.weights))
     layout = as_layout(layers, problem.dimension)
+    first = np.zeros(problem.dimension) if start is None else start
+    shape = (problem.dimension,)
+    require(np.shape(first) == shape, "start", f"an array of shape {shape}", np.shape(first))
     options = {"eps": 0.0, "tau": 0.0, "clip": None, **craft}
     run = train(
         problem,
@@ -98,7 +101,7 @@ def check(
         eta_g=eta_g,
         steps=counts,
         layout=layout,
-        start=_start(start, problem.dimension),
+        start=first,
     )
     targets = _targets(options.get("target", "data"), problem)
     measured = Measured(problem, run, layout, counts, targets, eta_l, eta_g, _exact(options))
@@ -111,14 +114,6 @@ def _counts(steps: int | Sequence[int], clients: int) -> list[int]:
     if len(given) != clients:
         raise InputError(f"steps: expected one for each of {clients} clients, found {len(given)}")
     return [whole_number("steps", count) for count in given]
-
-
-def _start(start: Vector | None, dimension: int) -> Vector:
-    if start is None:
-        return np.zeros(dimension)
-    found = np.shape(start)
-    require(found == (dimension,), "start", f"an array of shape ({dimension},)", found)
-    return start
 
 
 def _exact(options: dict[str, Any]) -> bool:

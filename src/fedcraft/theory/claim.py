@@ -59,6 +59,9 @@ class Claim:
         ratio = np.where(broken, np.inf, 0.0)
         np.divide(left, right, out=ratio, where=(right > 0) & ~rounding)
         tightest = np.unravel_index(np.argmax(ratio), ratio.shape)
+        share = None
+        if self.informative is not None:
+            share = float(np.mean(np.broadcast_to(self.informative, ratio.shape)))
         return Statement(
             name=self.name,
             where=self.where,
@@ -66,13 +69,8 @@ class Claim:
             right=float(right[tightest]),
             ratio=float(ratio[tightest]),
             typical=float(np.median(ratio)),
-            informative=self._share(ratio.shape),
+            informative=share,
             places=ratio.size,
             nontrivial=int(((left != 0) & (right != np.inf) & ~rounding).sum()),
             broken=int(broken.sum()),
         )
-
-    def _share(self, shape: tuple[int, ...]) -> float | None:
-        if self.informative is None:
-            return None
-        return float(np.mean(np.broadcast_to(self.informative, shape)))

@@ -85,12 +85,7 @@ def train(
 
 
 def local_work(
-    problem: SmoothProblem,
-    client: int,
-    theta: Vector,
-    eta_l: float,
-    steps: int,
-    layout: Layout,
+    problem: SmoothProblem, client: int, theta: Vector, eta_l: float, steps: int, layout: Layout
 ) -> LocalWork:
     """Take K_i gradient steps from theta_t (eq. 3.2) and keep g_i = eta_l sum_k grad f_i(theta^k).
 

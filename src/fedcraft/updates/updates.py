@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -84,34 +83,16 @@ class Updates:
         client_ids: Sequence[ClientId] | None = None,
         weights: Sequence[float] | None = None,
     ) -> Updates:
-        """Make rows from state dicts: models when ``broadcast`` is given, else updates."""
+        """Make rows from state dicts: models when ``broadcast`` is given, else updates.
+
+        ``fedcraft.aggregate_files`` is for models in files.
+        """
         if not clients:
             raise InputError("clients: expected at least one state dict, found none")
         rows = torch.stack([layout.flatten(client) for client in clients])
         if broadcast is not None:
             rows = torch.sub(layout.flatten(broadcast), rows)
         return cls.from_arrays(rows, layers=layout, client_ids=client_ids, weights=weights)
-
-    @classmethod
-    def from_safetensors(
-        cls,
-        paths: Sequence[str | Path],
-        *,
-        layout: Layout,
-        broadcast: str | Path | None = None,
-        client_ids: Sequence[ClientId] | None = None,
-        weights: Sequence[float] | None = None,
-    ) -> Updates:
-        """Read whole files into memory; ``fedcraft.aggregate_files`` is for large ones."""
-        from safetensors.torch import load_file
-
-        return cls.from_state_dicts(
-            [load_file(path) for path in paths],
-            layout=layout,
-            broadcast=None if broadcast is None else load_file(broadcast),
-            client_ids=client_ids if client_ids is not None else [Path(p).stem for p in paths],
-            weights=weights,
-        )
 
 
 def as_layout(layers: object, dimension: int) -> Layout:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import torch
@@ -27,16 +28,9 @@ Scale = Literal["raw", "unit", "layers"]
 class Judgement:
     """What a guard makes of the m clients of a round."""
 
-    reasons: tuple[str, ...]  # why a client is left out, "" for one that stays
+    reasons: tuple[str, ...] = ()  # why a client is left out, "" for one that stays; () if all do
     factors: Tensor | None = None  # (m,): on the clients' weights
     mixing: Tensor | None = None  # (m, m): the rows as mixtures of the clients' updates
-
-    @classmethod
-    def keeping_all(
-        cls, cohort: Cohort, factors: Tensor | None = None, mixing: Tensor | None = None
-    ) -> Judgement:
-        """Leave out nobody."""
-        return cls(("",) * cohort.size, factors, mixing)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,14 +71,23 @@ class Guard(ABC):
         reasons = judgement.reasons if "" in judgement.reasons else ("",) * cohort.size
         left_out = {i: why for i, why in zip(cohort.client_ids, reasons, strict=True) if why}
         if judgement.factors is not None:
-            capped = _claiming(capped, shares(capped.weights * judgement.factors))
+            capped = _claiming(capped, weights=shares(capped.weights * judgement.factors))
         if not left_out and judgement.mixing is None:
             return Screening(capped)
-        return Screening(_view(capped, judgement.mixing, reasons), left_out)
+        kept = torch.tensor([row for row, why in enumerate(reasons) if not why])
+        return Screening(_view(capped, judgement.mixing, kept), left_out)
 
     def capped(self, cohort: Cohort) -> Cohort:
         """Return the cohort with the sizes and losses that count."""
-        return _capped(cohort, self.cap)
+        if self.cap is None:
+            return cohort
+        claims = {"weights": cohort.weights}
+        if cohort.losses is not None:
+            claims["losses"] = cohort.losses
+        counted = {name: _at_most(given, self.cap) for name, given in claims.items()}
+        if all(map(torch.equal, claims.values(), counted.values())):
+            return cohort
+        return _claiming(cohort, **counted | {"weights": shares(counted["weights"])})
 
     def after(self, cohort: Cohort, direction: Vector, known: Mapping[ClientId, float]) -> None:
         """Remember the step g that the rule made; ``cohort`` includes the clients left out.
@@ -140,19 +143,6 @@ def slack(cohort: Cohort, products: Tensor) -> float:
     return 4 * rounding(cohort.dtype) * float(products.diagonal().quantile(0.5))
 
 
-def _capped(cohort: Cohort, cap: float | None) -> Cohort:
-    if cap is None:
-        return cohort
-    weights, losses = _at_most(cohort.weights, cap), cohort.losses
-    capped = None if losses is None else _at_most(losses, cap)
-    same = torch.equal(weights, cohort.weights) and (losses is capped or _equal(losses, capped))
-    return cohort if same else _claiming(cohort, shares(weights), capped)
-
-
-def _equal(one: Tensor | None, other: Tensor | None) -> bool:
-    return one is not None and other is not None and torch.equal(one, other)
-
-
 def usual_claim(claims: Tensor) -> float:
     """Return the median of the claims that are above zero; zero if there are none."""
     positive = claims[claims > 0]
@@ -165,32 +155,31 @@ def _at_most(claims: Tensor, cap: float) -> Tensor:
     return claims if usual == 0 else claims.clamp(max=cap * usual)
 
 
-def _claiming(cohort: Cohort, weights: Tensor, losses: Tensor | None = None) -> Cohort:
+def _claiming(cohort: Cohort, **claims: Tensor) -> Cohort:
     """Return the same rows with other claims; the products that were computed are kept."""
     twin = copy.copy(cohort)
-    twin.__dict__["weights"] = weights
-    if losses is not None:
-        twin.__dict__["losses"] = losses
+    vars(twin).update(claims)  # dataclasses.replace would forget the products
     return twin
 
 
-def _view(cohort: Cohort, mixing: Tensor | None, reasons: tuple[str, ...]) -> Cohort:
+@dataclass(frozen=True, kw_only=True)
+class Selection(MixedCohort):
+    """Some rows of another cohort: their Gram matrices need no product with the mixing."""
+
+    @cached_property
+    def grams(self) -> Tensor:
+        rows = self.mixing.argmax(dim=1)
+        return self.inner.grams[:, rows][:, :, rows]
+
+    @property
+    def knows_grams(self) -> bool:
+        return self.inner.knows_grams
+
+
+def _view(cohort: Cohort, mixing: Tensor | None, kept: Tensor) -> Cohort:
+    facts = {fact.name: getattr(cohort, fact.name) for fact in fields(Cohort)}
     unit = torch.eye(cohort.size, dtype=torch.float64)
-    whole = MixedCohort(
-        layout=cohort.layout,
-        client_ids=cohort.client_ids,
-        weights=cohort.weights,
-        losses=cohort.losses,
-        steps=cohort.steps,
-        client_lr=cohort.client_lr,
-        dropped=cohort.dropped,
-        inner=cohort,
-        mixing=unit if mixing is None else mixing,
-    )
-    kept = torch.tensor([row for row, why in enumerate(reasons) if not why])
-    if len(kept) == cohort.size:
-        return whole
-    seen = whole.select(kept)
-    if mixing is None and cohort.knows_grams:  # a selection needs no product with the mixing
-        seen.__dict__["grams"] = cohort.grams[:, kept][:, :, kept]
-    return seen
+    if mixing is None:
+        return Selection(**facts, inner=cohort, mixing=unit).select(kept)
+    whole = MixedCohort(**facts, inner=cohort, mixing=mixing)
+    return whole if len(kept) == cohort.size else whole.select(kept)

@@ -35,7 +35,7 @@ class CentredClipping(Guard):
         tau = self.radius * float(distances_from(products, centre).quantile(0.5))
         for _ in range(self.iterations):
             centre = weights @ _clipped(products, centre, tau)
-        return Judgement.keeping_all(cohort, mixing=_clipped(products, centre, tau))
+        return Judgement(mixing=_clipped(products, centre, tau))
 
 
 def _clipped(products: Tensor, centre: Tensor, tau: float) -> Tensor:

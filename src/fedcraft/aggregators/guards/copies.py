@@ -7,18 +7,15 @@ from typing import Any
 from torch import Tensor
 
 from fedcraft.aggregators.cohort import Cohort
-from fedcraft.aggregators.guards.base import Guard, Judgement, Scale, check_scale, kernel
+from fedcraft.aggregators.guards.base import Guard, Judgement, Scale, kernel
 from fedcraft.errors import require
 
 
-class Copies(Guard):
-    """Divide the weight of a client by the number of clients that send nearly its direction.
+class Directions(Guard):
+    """The base of guards that compare directions and find out who copies whom.
 
-    The idea is FoolsGold's (Fung, Yoon and Beschastnikh, RAID 2020): honest clients differ, the
-    copies of one attacker do not. Client i and j are copies if their cosine is at least
-    ``similarity`` (``scale`` says which cosine); FoolsGold compares with the whole past of every
-    client, which costs a vector per client. Honest clients with equal data lose nothing as long as
-    *all* are alike: weights are renormalised. Leaves nobody out.
+    Client i and j are copies if their cosine is at least ``similarity``; ``scale`` says which
+    cosine.
     """
 
     def __init__(
@@ -26,21 +23,28 @@ class Copies(Guard):
     ) -> None:
         super().__init__(**options)
         require(0 < similarity <= 1, "similarity", "a cosine in (0, 1]", similarity)
-        require(scale != "raw", "scale", "'unit' or 'layers'", scale)
-        self.similarity, self.scale = similarity, check_scale(scale)
+        require(scale in ("unit", "layers"), "scale", "'unit' or 'layers'", scale)
+        self.similarity, self.scale = similarity, scale
+
+    def cosines(self, cohort: Cohort) -> Tensor:
+        """The cosines between the clients, (m, m)."""
+        return kernel(cohort, self.scale)
+
+    def copies(self, cosines: Tensor) -> Tensor:
+        """Mark, for every client, itself and those that nearly copy it, (m, m) float64."""
+        return (cosines >= self.similarity).to(cosines.dtype).fill_diagonal_(1)
+
+
+class Copies(Directions):
+    """Divide the weight of a client by the number of clients that send nearly its direction.
+
+    The idea is FoolsGold's (Fung, Yoon and Beschastnikh, RAID 2020): honest clients differ, the
+    copies of one attacker do not. FoolsGold compares with the whole past of every client, which
+    costs a vector per client. Honest clients with equal data lose nothing as long as *all* are
+    alike: weights are renormalised. Leaves nobody out.
+    """
 
     def judge(self, cohort: Cohort) -> Judgement:
-        counts = copy_counts(kernel(cohort, self.scale), self.similarity)
-        if bool((counts == counts[0]).all()):
-            return Judgement.keeping_all(cohort)
-        return Judgement.keeping_all(cohort, factors=1 / counts)
-
-
-def same_direction(cosines: Tensor, similarity: float) -> Tensor:
-    """Mark, for every client, itself and those that nearly copy it, (m, m) float64."""
-    return (cosines >= similarity).to(cosines.dtype).fill_diagonal_(1)
-
-
-def copy_counts(cosines: Tensor, similarity: float) -> Tensor:
-    """Return how many clients, with itself, each client nearly copies, (m,) float64."""
-    return same_direction(cosines, similarity).sum(dim=1)
+        counts = self.copies(self.cosines(cohort)).sum(dim=1)
+        alike = bool((counts == counts[0]).all())
+        return Judgement(factors=None if alike else 1 / counts)

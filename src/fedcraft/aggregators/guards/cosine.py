@@ -10,16 +10,8 @@ from torch import Tensor
 
 from fedcraft.aggregators.cohort import Cohort
 from fedcraft.aggregators.guards.agreement import others_cosines
-from fedcraft.aggregators.guards.base import (
-    Guard,
-    Judgement,
-    Scale,
-    check_scale,
-    kernel,
-    slack,
-    usual_claim,
-)
-from fedcraft.aggregators.guards.copies import same_direction
+from fedcraft.aggregators.guards.base import Judgement, slack, usual_claim
+from fedcraft.aggregators.guards.copies import Directions
 from fedcraft.errors import require
 
 _GROWTH, _FALL = 2.0, 0.95  # how far the usual length may change from one round to the next
@@ -40,7 +32,7 @@ class Demand:
         return torch.minimum(self.least + min(centre, 0), centre - self.spread * deviation)
 
 
-class Cosine(Guard):
+class Cosine(Directions):
     """Leave out, one by one, the client that agrees least with the mean of the others::
 
         a_i = cos(u_i, sum_{j != i} v_j u_j)
@@ -71,8 +63,6 @@ class Cosine(Guard):
         longest: float = 10.0,
         largest_claim: float = 1000.0,
         most: float = 0.5,
-        similarity: float = 0.95,
-        scale: Scale = "layers",
         **options: Any,
     ) -> None:
         super().__init__(**options)
@@ -81,15 +71,12 @@ class Cosine(Guard):
         require(longest > 1, "longest", "a number above 1", longest)
         require(largest_claim > 1, "largest_claim", "a number above 1", largest_claim)
         require(0 < most < 1, "most", "a share of the cohort in (0, 1)", most)
-        require(0 < similarity <= 1, "similarity", "a cosine in (0, 1]", similarity)
-        require(scale != "raw", "scale", "'unit' or 'layers'", scale)
-        self.least, self.spread = least, spread
+        self.least, self.spread, self.most = least, spread, most
         self.longest, self.largest_claim = longest, largest_claim
-        self.most, self.similarity, self.scale = most, similarity, check_scale(scale)
 
     def judge(self, cohort: Cohort) -> Judgement:
-        cosines = kernel(cohort, self.scale)
-        copies = same_direction(cosines, self.similarity)
+        cosines = self.cosines(cohort)
+        copies = self.copies(cosines)
         votes = 1 / copies.sum(dim=1)
         reasons, demand = self.objections(cohort), self.demand(cohort)
         kept, equal = torch.tensor([not why for why in reasons]), slack(cohort, cosines)

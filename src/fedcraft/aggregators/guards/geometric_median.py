@@ -24,12 +24,7 @@ class GeometricMedian(Guard):
     """
 
     def __init__(
-        self,
-        *,
-        scale: Scale = "raw",
-        iterations: int = 100,
-        nu: float = 1e-6,
-        **options: Any,
+        self, *, scale: Scale = "raw", iterations: int = 100, nu: float = 1e-6, **options: Any
     ) -> None:
         super().__init__(**options)
         require(iterations >= 1, "iterations", "at least 1", iterations)
@@ -41,7 +36,7 @@ class GeometricMedian(Guard):
         # Below the square root of rounding, a distance from products has no digit left.
         nu = max(self.nu, math.sqrt(rounding(cohort.dtype)))
         found = weiszfeld(products, weights, self.iterations, nu)
-        return Judgement.keeping_all(cohort, factors=ratio(found, weights))
+        return Judgement(factors=ratio(found, weights))
 
 
 def weiszfeld(products: Tensor, starting: Tensor, iterations: int, nu: float) -> Tensor:

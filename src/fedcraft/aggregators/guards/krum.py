@@ -35,12 +35,7 @@ class MultiKrum(Guard):
     """
 
     def __init__(
-        self,
-        *,
-        hostile: float = 0.2,
-        keep: int | None = None,
-        scale: Scale = "raw",
-        **options: Any,
+        self, *, hostile: float = 0.2, keep: int | None = None, scale: Scale = "raw", **options: Any
     ) -> None:
         super().__init__(**options)
         require(hostile >= 0, "hostile", "a number of clients, or a share below 1", hostile)

@@ -26,9 +26,7 @@ class NormClipping(Guard):
 
     def judge(self, cohort: Cohort) -> Judgement:
         factors = length_limits(cohort.square_norms.sum(0).sqrt(), self.factor)
-        if bool((factors == 1).all()):
-            return Judgement.keeping_all(cohort)
-        return Judgement.keeping_all(cohort, mixing=torch.diag(factors))
+        return Judgement(mixing=None if bool((factors == 1).all()) else torch.diag(factors))
 
 
 def length_limits(norms: Tensor, factor: float) -> Tensor:

@@ -10,12 +10,13 @@ from torch import Tensor
 from fedcraft.aggregators.client_memory import grown, known_clients
 from fedcraft.aggregators.cohort import Cohort
 from fedcraft.aggregators.guards.agreement import others_cosines
-from fedcraft.aggregators.guards.base import Guard, Judgement, Scale, check_scale, kernel
-from fedcraft.aggregators.guards.copies import copy_counts
+from fedcraft.aggregators.guards.base import Judgement
+from fedcraft.aggregators.guards.copies import Directions
 from fedcraft.errors import require
+from fedcraft.updates import ClientId
 
 
-class Trust(Guard):
+class Trust(Directions):
     """Remember how far every client agreed with the others, and leave out those that did not.
 
     A client's record is the moving average r_i <- d r_i + (1 - d) a_i of its agreement a_i, its
@@ -28,26 +29,15 @@ class Trust(Guard):
     Remembers two numbers per client seen. Cost O(m^2) on the Gram matrix.
     """
 
-    def __init__(
-        self,
-        *,
-        decay: float = 0.5,
-        least: float = 0.0,
-        similarity: float = 0.95,
-        scale: Scale = "layers",
-        **options: Any,
-    ) -> None:
+    def __init__(self, *, decay: float = 0.5, least: float = 0.0, **options: Any) -> None:
         super().__init__(**options)
         require(0 <= decay < 1, "decay", "a number in [0, 1)", decay)
         require(-1 <= least <= 1, "least", "a cosine", least)
-        require(0 < similarity <= 1, "similarity", "a cosine in (0, 1]", similarity)
-        require(scale != "raw", "scale", "'unit' or 'layers'", scale)
-        self.decay, self.least, self.similarity = decay, least, similarity
-        self.scale = check_scale(scale)
+        self.decay, self.least = decay, least
 
     def judge(self, cohort: Cohort) -> Judgement:
-        cosines = kernel(cohort, self.scale)
-        votes = 1 / copy_counts(cosines, self.similarity)
+        cosines = self.cosines(cohort)
+        votes = 1 / self.copies(cosines).sum(dim=1)
         before = self._records(cohort)
         agreement = others_cosines(cosines, votes * before.clamp(min=0))
         after, least = self._update(cohort, agreement), self.least
@@ -58,11 +48,15 @@ class Trust(Guard):
         )
         return Judgement(tuple(reasons), factors=votes)
 
+    def _recall(self, cohort: Cohort) -> tuple[list[ClientId], Tensor, Tensor, Tensor]:
+        """Return all clients seen, this round's places among them, sums and numbers of rounds."""
+        known, places = known_clients(self.memory, cohort.client_ids)
+        moving, counts = (grown(self.memory.get(key), len(known)) for key in ("moving", "counts"))
+        return known, places, moving, counts
+
     def _records(self, cohort: Cohort) -> Tensor:
         """Return the records before this round, (m,); all ones if there are none."""
-        known, places = known_clients(self.memory, cohort.client_ids)
-        moving = grown(self.memory.get("moving"), len(known))
-        counts = grown(self.memory.get("counts"), len(known))
+        _, places, moving, counts = self._recall(cohort)
         seen = counts > 0
         records = torch.where(seen, moving / (1 - self.decay**counts).clamp(min=1e-12), 0)
         good = records[seen & (records > 0)]
@@ -72,9 +66,7 @@ class Trust(Guard):
 
     def _update(self, cohort: Cohort, agreement: Tensor) -> Tensor:
         """Add this round to the records; return them."""
-        known, places = known_clients(self.memory, cohort.client_ids)
-        moving = grown(self.memory.get("moving"), len(known))
-        counts = grown(self.memory.get("counts"), len(known))
+        known, places, moving, counts = self._recall(cohort)
         moving[places] = self.decay * moving[places] + (1 - self.decay) * agreement
         counts[places] += 1
         self.memory = {"clients": known, "moving": moving, "counts": counts}

@@ -32,11 +32,6 @@ def device_of(settings: Settings) -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def precision_of(settings: Settings) -> torch.dtype:
-    """Return the type of the products of local training."""
-    return torch.bfloat16 if settings.precision == "bfloat16" else torch.float32
-
-
 def resolve(settings: Settings, job: Job, remembered: str | None) -> str:
     """Return the executor a run uses.
 

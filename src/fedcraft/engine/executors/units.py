@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import traceback
 from dataclasses import replace
+from functools import cache, cached_property
 from time import perf_counter
 from typing import NamedTuple
 
@@ -48,8 +49,7 @@ class UnitRunner:
         self._device = job.device
         # Later only the mode of the root is checked, so all parts must start in the same mode.
         self.model = scratch_model(copy.deepcopy(job.module).train().to(job.device))
-        self._group: GroupTrainer | None = None
-        self._shards: dict[tuple[str, ...], list[Shard]] = {}
+        self._shards = cache(job.shards)
         self._actions = {
             "train": self._train,
             "group": self._train_group,
@@ -87,18 +87,21 @@ class UnitRunner:
         members, first = int(self.workspace.group_slots[-1]), unit * command.group
         slots = self.workspace.group_slots[first : min(first + command.group, members)].tolist()
         tasks = [self._task(command, slot, _CPU) for slot in slots]
-        if self._group is None:
-            self._group = self.job.group_trainer()
-        if self._group is None:
-            raise ConfigError("executor: these clients cannot be trained side by side")
         rows = [self.workspace.updates[slot] for slot in slots]
         with autocast(self.job.device, self.job.precision):
-            results = self._group.train(tasks, rows)
+            results = self._group_trainer.train(tasks, rows)
         for slot, task, result in zip(slots, tasks, results, strict=True):
             if command.report_loss:
                 before = self.job.objective.loss_at(self.model, task.theta, task.data)
                 result = replace(result, loss=before)
             self._report(slot, result, (perf_counter() - started) / len(slots))
+
+    @cached_property
+    def _group_trainer(self) -> GroupTrainer:
+        trainer = self.job.group_trainer()
+        if trainer is None:
+            raise ConfigError("executor: these clients cannot be trained side by side")
+        return trainer
 
     def _report(self, slot: int, result: LocalResult, seconds: float) -> None:
         workspace = self.workspace
@@ -144,9 +147,7 @@ class UnitRunner:
 
     def shard(self, command: Command, unit: int) -> Shard:
         """Return the shard of a unit of an evaluation."""
-        if command.splits not in self._shards:
-            self._shards[command.splits] = self.job.shards(command.splits)
-        return self._shards[command.splits][unit]
+        return self._shards(command.splits)[unit]
 
     def _back(self, tensors: dict[str, Tensor] | None) -> dict[str, Tensor] | None:
         """Return tensors in the CPU's memory."""

@@ -17,6 +17,7 @@ from fedcraft.errors import InputError
 from fedcraft.flower.client.request import ClientRequest, ClientSplits
 from fedcraft.flower.client.secure_mod import SecureAnswers
 from fedcraft.flower.messages import keys
+from fedcraft.flower.messages.secure import QUERY
 from fedcraft.linalg.numerics import single_threaded
 from fedcraft.local import LocalObjective
 from fedcraft.methods import Method
@@ -65,7 +66,9 @@ def client_app(
     leave with noise.
     """
     defaults = {keys.LR: lr, keys.EPOCHS: local_epochs, keys.BATCH: batch_size, keys.SEED: seed}
-    client_of, objective_of = client_id_fn or _partition_id, _objective_fn(method)
+    client_of = client_id_fn or _partition_id
+    # A wrong name is an error when the app is loaded.
+    chosen = method_by_name(method) if isinstance(method, str) else method
     app = ClientApp()
 
     def reply(
@@ -78,7 +81,7 @@ def client_app(
                 client=client_of(context),
                 model=model_fn(context),
                 data=data_fn(context),
-                objective=objective_of(context),
+                objective=_objective(chosen, context),
                 state_dir=state_dir,
                 defaults=defaults,
             )
@@ -88,10 +91,10 @@ def client_app(
 
     if secure is not None and privacy is not None and privacy.mode == "distributed":
         secure = secure.with_equal_sums()
-    hiding = [] if secure is None else [secure.train]
-    around = [*hiding, *_noise(privacy, secure), *mods]  # the first is the last to see a reply
+    around = [*_noise(privacy, secure), *mods]  # the first is the last to see a reply
     if secure is not None:
-        secure.register(app)
+        around = [secure.train, *around]
+        app.query(QUERY)(secure.query)
     app.train(mods=around)(partial(reply, ClientRequest.train))
     app.evaluate()(partial(reply, ClientRequest.evaluate))
     if privacy is None and secure is None:  # losses carry no noise, and many show a gradient
@@ -127,20 +130,12 @@ def _noise(privacy: Privacy | None, secure: SecureAnswers | None) -> list[Mod]:
     return [PrivateUpdates(privacy, secure).train]
 
 
-def _objective_fn(
-    method: Choice | Callable[[Context], Choice],
-) -> Callable[[Context], LocalObjective]:
-    if isinstance(method, str):
-        method = method_by_name(method)  # a wrong name is an error when the app is loaded
-
-    def objective(context: Context) -> LocalObjective:
-        chosen = method(context) if callable(method) else method
-        if isinstance(chosen, LocalObjective):
-            return chosen
-        named = method_by_name(chosen) if isinstance(chosen, str) else chosen
-        return named.build()[0]
-
-    return objective
+def _objective(method: Choice | Callable[[Context], Choice], context: Context) -> LocalObjective:
+    chosen = method(context) if callable(method) else method
+    if isinstance(chosen, LocalObjective):
+        return chosen
+    named = method_by_name(chosen) if isinstance(chosen, str) else chosen
+    return named.build()[0]
 
 
 def _partition_id(context: Context) -> int:

@@ -19,6 +19,7 @@ from fedcraft.flower.messages import keys
 from fedcraft.flower.messages.arrays import WireFormat
 from fedcraft.local import ClientData, LocalObjective, LocalResult, LocalTask, SeedAddress
 from fedcraft.local.fast_sgd.model import scratch_model
+from fedcraft.local.objective import unprefixed
 
 ClientSplits = Client | Mapping[str, tuple[Tensor, Tensor]]
 
@@ -47,11 +48,7 @@ class ClientRequest:
             self.config |= record
         self.broadcast = _broadcast(content)
         self.initial = content.array_records.get(keys.INITIAL)
-        self.sent = {
-            name.removeprefix(keys.SENT): record
-            for name, record in content.array_records.items()
-            if name.startswith(keys.SENT)
-        }
+        self.sent = unprefixed(keys.SENT, content.array_records)
         self.model = scratch_model(model)
         self.wire = WireFormat.of(self.broadcast, model=self.model.module)
         self.states: StatesByRound = ContextStates(context)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.app import Context, Message, RecordDict
-from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from fedcraft.flower.messages import keys
@@ -76,10 +75,6 @@ class SecureAnswers:
         answer = client.answer(stage, said, mine)
         self._keep(client, context)
         return Message(RecordDict({wire.ANSWER: wire.pack(answer)}), reply_to=message)
-
-    def register(self, app: ClientApp) -> None:
-        """Let an app answer the stages besides training."""
-        app.query(wire.QUERY)(self.query)
 
     def note_layout(self, layout: Layout, context: Context) -> None:
         """Keep the sizes of the tensors in the app's updates: no layer of the server may cut one.

@@ -84,8 +84,7 @@ class WireFormat:
 
         ``model`` or ``layout`` names the trainable arrays. Names of ``model`` may be longer than
         those of the arrays by a part: peft's state dicts leave out the adapter's name. Without
-        both, every float array is trainable except BatchNorm's running statistics and masks with
-        Inf, and a layer is an array's name up to its last dot.
+        both, see ``Strategy``.
         """
         shapes = {name: tuple(array.shape) for name, array in record.items()}
         dtypes = {name: np.dtype(array.dtype) for name, array in record.items()}

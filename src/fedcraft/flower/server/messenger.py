@@ -89,7 +89,7 @@ class Messenger:
         self._stream, self.asked, self.refused = None, nodes, []
         self._answered, self._heard = set(), set()
         self._trials_end, self._silent = None, set()
-        beside = self.state.server.sent if kind == MessageType.TRAIN else {}
+        beside = self.state.server.aggregator.sent if kind == MessageType.TRAIN else {}
         sent = {keys.SENT + name: self.state.pack(vector) for name, vector in beside.items()}
         return [self.message(node, kind, record, config, sent) for node in nodes]
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 from torch import Tensor
 
 from fedcraft.aggregators import Aggregator
 from fedcraft.engine.private import PrivateRounds
-from fedcraft.errors import ConfigError
+from fedcraft.errors import ConfigError, InputError
 from fedcraft.flower.messages import keys
 from fedcraft.flower.server.clients import KnownClients
 from fedcraft.flower.server.replies import within
+from fedcraft.methods import Method
 from fedcraft.privacy import Privacy
 from fedcraft.privacy.mechanism import client_noise, clipped
+from fedcraft.privacy.options import has_bounded_sensitivity
 from fedcraft.secure import Secure
 
 _ANYONE = "a client that named no number"  # in the account: it may be any of them
@@ -31,8 +35,7 @@ class FederatedPrivacy(PrivateRounds):
     def __init__(
         self, privacy: Privacy, rule: Aggregator, secure: Secure | None, least: int
     ) -> None:
-        sums_only = secure is not None and secure.sums_only
-        super().__init__(privacy, rule, None, sums_only=sums_only, least=least)
+        super().__init__(privacy, rule, None, secure, least)
         if privacy.mode == "central" and secure is not None:
             raise ConfigError(
                 "privacy.mode: with central noise the server clips every update, and with secure "
@@ -65,5 +68,29 @@ class FederatedPrivacy(PrivateRounds):
         """Clients have added their noise; in the mode ``central`` the server clips."""
         return clipped(updates, self.privacy.clip) if self.privacy.mode == "central" else updates
 
-    def random(self, index: int) -> None:
-        """Nothing: the noise comes from the operating system."""
+
+def refuse_void_privacy(method: Method) -> None:
+    """Raise ``InputError`` if one of Flower's differential-privacy strategies calls us in vain.
+
+    They clip updates and add noise to the aggregate that would hide one client in a mean. A rule
+    whose step one client can move further than in a mean is not private under that noise.
+    """
+    wrapper = _calling_wrapper()
+    if wrapper is None or has_bounded_sensitivity(method.build()[1]):
+        return
+    raise InputError(
+        f"strategy: {wrapper} adds noise that hides one client in a mean, but one client can move "
+        f"the step of {method.title} much further: this gives no privacy. Use fedavg inside it, or "
+        'set privacy=Privacy(mode="local", ...) here and on the clients, without a wrapper'
+    )
+
+
+def _calling_wrapper() -> str | None:
+    """Return the class of the differential-privacy strategy that runs the rounds, if one does."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        owner = type(frame.f_locals.get("self"))
+        if any(base.__name__.startswith("DifferentialPrivacy") for base in owner.__mro__):
+            return owner.__name__
+        frame = frame.f_back
+    return None

@@ -96,28 +96,21 @@ class UpdateMatrix:
             self._matrix = self._matrix[:0].clone()  # frees the old matrix before the new one
             self._matrix = self._matrix.new_empty((len(nodes), self._wire.layout.dimension))
 
-    def add(self, node: int, client: ClientId, reply: Message) -> None:
-        """Write one reply into its row, or raise what is wrong with it."""
+    def add(self, node: int, client: ClientId, reply: Message, *, secret: bool = False) -> None:
+        """Write one reply into its row, or raise what is wrong with it.
+
+        A ``secret`` update stays with the client: only the metrics are read.
+        """
         if node not in self._rows:
             raise InputError("it was not asked in this round")
-        record, metrics = self._metrics(reply)
-        row = self._rows[node]
-        buffers = self._read_arrays(reply.content, self._matrix[row])
-        weight = self._weight(metrics)
-        self.accepted.append(AcceptedReply(node, client, weight, metrics, record, row, buffers))
-
-    def add_report(self, node: int, client: ClientId, reply: Message) -> None:
-        """Accept a reply whose update stays with the client."""
-        record, metrics = self._metrics(reply)
-        weight = self._weight(metrics)
-        self.accepted.append(AcceptedReply(node, client, weight, metrics, record))
-
-    def _metrics(self, reply: Message) -> tuple[str, Metrics]:
         record, metrics = read_metrics(reply.content)
         for name in self._needs:
             within(metrics, name, 0, LARGEST_NUMBER)
         self._check(metrics)
-        return record, metrics
+        row = self._rows[node]
+        buffers = {} if secret else self._read_arrays(reply.content, self._matrix[row])
+        weight = self._weight(metrics)
+        self.accepted.append(AcceptedReply(node, client, weight, metrics, record, row, buffers))
 
     def _read_arrays(self, content: RecordDict, row: Tensor) -> dict[str, Tensor]:
         """Write a reply's update into ``row`` and return its buffers."""
@@ -164,12 +157,12 @@ class UpdateMatrix:
         self.accepted = [replace(reply, row=row) for row, reply in enumerate(self.accepted)]
         return matrix[: len(rows)]
 
-    def trained(self) -> CohortUpdates:
-        """Return the round in the form of the simulator, in the order of the client ids."""
-        return self.reports(self.sort())
+    def trained(self, *, secret: bool = False) -> CohortUpdates:
+        """Return the round in the form of the simulator, in the order of the client ids.
 
-    def reports(self, updates: Tensor | None = None) -> CohortUpdates:
-        """Return the accepted replies as they are, with their updates if these are here."""
+        If updates are ``secret`` there are none in it, and the replies are in order already.
+        """
+        updates = self._matrix[:0] if secret else self.sort()
         report = np.ones((len(self.accepted), len(REPORT)))
         report[:, REPORT.index("samples")] = [reply.weight for reply in self.accepted]
         for name, key in (("steps", keys.STEPS), ("loss", keys.LOSS)):
@@ -178,7 +171,7 @@ class UpdateMatrix:
         clients = [reply.client for reply in self.accepted]
         return CohortUpdates(
             clients=np.asarray(clients, dtype=object),  # no other type holds all node ids
-            updates=self._matrix[:0] if updates is None else updates,
+            updates=updates,
             report=report,
             states=[None] * len(clients),
             buffers=[reply.buffers or None for reply in self.accepted],

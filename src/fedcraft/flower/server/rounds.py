@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from logging import INFO, WARNING
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tomli_w
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
-from flwr.serverapp.strategy import Strategy as FlowerStrategy
 from flwr.supercore import log
 
 from fedcraft.config.settings import Settings
@@ -24,39 +23,38 @@ from fedcraft.errors import ClientError
 from fedcraft.flower.messages import keys
 from fedcraft.flower.messages.arrays import copy_tensors
 from fedcraft.flower.server.client_metrics import scores_of, table_rows
-from fedcraft.flower.server.messenger import Messenger
-from fedcraft.flower.server.node_selection import NodeSelection
 from fedcraft.flower.server.replies import RefusedReply
-from fedcraft.flower.server.run_config import find_checkpoint
+from fedcraft.flower.server.run_config import find_checkpoint, open_run
 from fedcraft.flower.server.secure_rounds import SecureRounds
 from fedcraft.metrics.scores import summary
-from fedcraft.runs.writer import NullWriter
 from fedcraft.updates import client_order
+
+if TYPE_CHECKING:
+    from fedcraft.flower.server.strategy import Strategy
 
 
 @dataclass
 class Rounds:
     """Runs the rounds: each counts completely, in the model and in all tables, or not at all."""
 
-    strategy: FlowerStrategy
+    strategy: Strategy
     grid: Grid
-    messenger: Messenger
-    selection: NodeSelection
-    writer: NullWriter
     config: dict[str, Any]
     settings: Settings
     rounds: int
-    attempts: int
-    min_clients: int
     train_config: ConfigRecord
     evaluate_config: ConfigRecord
     evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None
-    secure: SecureRounds | None = None
-    done: int = 0
 
     def __post_init__(self) -> None:
-        self.state = self.messenger.state
+        strategy = self.strategy
+        self.state, self.messenger = strategy.state, strategy.messenger
+        self.secure: SecureRounds | None = None
+        if strategy.secure is not None:
+            self.secure = SecureRounds(strategy.secure, self.grid, self.messenger)
+        self.writer = open_run(strategy.run_dir, self.settings.keep_checkpoints)
         self.timer, self.memory = PhaseTimer(), PeakMemory()
+        self.done = 0
 
     def run(self) -> Result:
         """Run all rounds that are left."""
@@ -109,8 +107,7 @@ class Rounds:
         self.done = number
         peak = self.memory.peak([])
         row = {"round": number, "seconds": self.timer.take(), "peak_memory_mb": peak, **row}
-        certificate = None if self.state.step is None else self.state.step.certificate
-        write_round(self.writer, row, certificate, self.settings)
+        write_round(self.writer, row, self.strategy.certificate, self.settings)
         every = self.settings.checkpoint_every
         if number == self.rounds or (every and number % every == 0):
             saved = {**self.state.state_dict(), "config": self.config, "round": number}
@@ -119,7 +116,7 @@ class Rounds:
 
     def _train(self, number: int) -> dict[str, Any]:
         refused: list[RefusedReply] = []
-        for attempt in range(1, self.attempts + 1):
+        for attempt in range(1, self.strategy.attempts + 1):
             before = self.state.snapshot()
             with self._timed("train", "aggregate"):
                 configure, config = self.strategy.configure_train, self.train_config
@@ -136,14 +133,14 @@ class Rounds:
                     metrics["epsilon"] = self.state.private.accountant.epsilon()
                 self.state.result.train_metrics_clientapp[number] = metrics
                 log(INFO, "aggregate_train: %s", metrics)
-                self.selection.failed.clear()
+                self.strategy.selection.failed.clear()
                 return self._row(number, refused, attempt)
             self.state.restore(before)  # a subclass may reject a round after it was aggregated
-            self.selection.note_failed()
+            self.strategy.selection.note_failed()
             log(WARNING, "round %d: too few good replies in attempt %d", number, attempt)
         raise ClientError(
-            f"round {number}: fewer than min_clients = {self.min_clients} good replies in "
-            f"{self.attempts} attempts; missing {self.messenger.missing}, refused "
+            f"round {number}: fewer than min_clients = {self.strategy.min_clients} good replies in "
+            f"{self.strategy.attempts} attempts; missing {self.messenger.missing}, refused "
             f"{[(r.node, r.reason) for r in refused]}. Repair the clients and start again: with a "
             "run_dir the run continues from its last checkpoint"
         )
@@ -152,14 +149,14 @@ class Rounds:
         """Continue the account of the privacy budget, which is newer than the checkpoint."""
         saved = self.writer.find_account()
         if self.state.private is not None and (resumed or saved is not None):
-            self.state.private.load_state_dict(saved)
+            self.state.private.accountant.load_state_dict(saved)
 
     def _enter_account(self, messages: list[Message]) -> None:
         """Count the clients, on disk too, before they are asked: a crash must not forget them."""
         if self.state.private is not None:
             nodes = [message.metadata.dst_node_id for message in messages]
             self.state.private.ask(nodes, self.state.clients)
-            self.writer.save_account(self.state.private.state_dict())
+            self.writer.save_account(self.state.private.accountant.state_dict())
 
     def _aggregated(
         self, number: int, messages: list[Message]
@@ -168,7 +165,7 @@ class Rounds:
             replies = self.messenger.send(self.grid, messages)
             return self.strategy.aggregate_train(number, replies)
         metrics = self.secure.train(number, messages)
-        enough = len(self.state.updates.accepted) >= self.min_clients
+        enough = len(self.state.updates.accepted) >= self.strategy.min_clients
         return (self.state.record, metrics) if metrics is not None and enough else (None, None)
 
     def _evaluate(self, number: int) -> dict[str, Any]:

@@ -53,11 +53,8 @@ def method_of(given: object, *more: object) -> Method:
 def size_capped(method: Method, guard: Override) -> Method:
     """Do not trust the sizes that clients claim, where nothing else was asked for."""
     plain = guard is None and method.guard.name == "none"
-    return method.overridden(guard="size_cap") if plain and _is_craft(method) else method
-
-
-def _is_craft(method: Method) -> bool:
-    return isinstance(method.build()[1], Craft)
+    craft = plain and isinstance(method.build()[1], Craft)
+    return method.overridden(guard="size_cap") if craft else method
 
 
 def settings_of(method: Method, clients_per_round: int, training: TrainingKeys) -> Settings:
@@ -92,9 +89,6 @@ def recorded_config(
         sent["lr_decay"] = 1.0  # the same rate in every round
     if keys.SEED in train_config:
         sent["cohort_seed"] = settings.seed  # the strategy's seed still draws the clients
-    parts = {"local": method.local, "aggregator": method.aggregator, "server": method.server}
-    if method.guard.name != "none":
-        parts["guard"] = method.guard
     config: dict[str, Any] = writable(
         {
             "method": method.name,
@@ -104,7 +98,7 @@ def recorded_config(
             **sent,
             **others,
             "train_config": train_config,
-            **{name: {"name": part.name, **part.params} for name, part in parts.items()},
+            **{name: {"name": part.name, **part.params} for name, part in method.parts.items()},
         }
     )
     return config

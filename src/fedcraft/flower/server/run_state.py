@@ -104,11 +104,8 @@ class RunState:
         remote: Remote | None = None,
     ) -> None:
         """Move the model; ``remote`` aggregates updates that stay with the clients."""
-        self.server.remote = remote
-        try:
-            self.step = self.server.step(trained, round_number - 1, self.client_lr, losses_at)
-        finally:
-            self.server.remote = None
+        index = round_number - 1
+        self.step = self.server.step(trained, index, self.client_lr, losses_at, remote)
         self._pack()
         self.last.update({reply.client: round_number for reply in self.updates.accepted})
 

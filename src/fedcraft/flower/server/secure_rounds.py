@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fedcraft.aggregators import Aggregator
 from fedcraft.aggregators.base import Step
-from fedcraft.aggregators.inputs import RoundInput
 from fedcraft.engine.server import refuse_buffers
 from fedcraft.errors import InputError
 from fedcraft.flower.messages import keys
@@ -51,15 +50,14 @@ class GridExchange:
         stream = ReplyStream(self._grid, messages, timeout=self._messenger.patience)
         for reply in stream:
             node = stream.sender(reply)
-            if reply.has_error():
-                log(WARNING, "stage %s: node %d: %s", stage, node, reply.error.reason)
-                continue
             try:
+                if reply.has_error():
+                    raise InputError(reply.error.reason)
                 answer = wire.answer_of(reply.content)
             except InputError as error:
                 log(WARNING, "stage %s: node %d: %s", stage, node, error)
-                continue
-            yield node, answer
+            else:
+                yield node, answer
         if stream.missing:
             log(WARNING, "stage %s: no answer from nodes %s", stage, stream.missing)
 
@@ -80,7 +78,7 @@ class GridExchange:
 
         def accept(node: int, client: ClientId, reply: Message) -> None:
             answer = wire.answer_of(reply.content)
-            self._messenger.state.updates.add_report(node, client, reply)
+            self._messenger.state.updates.add(node, client, reply, secret=True)
             found[node] = answer
 
         self._messenger.receive(self._messenger.send(self._grid, messages), accept)
@@ -118,17 +116,10 @@ class SecureRounds:
         reports = {reply.node: reply for reply in updates.accepted}
         order = sorted(round.clients, key=lambda node: client_order(reports[int(node)].client))
         updates.accepted = [reports[int(node)] for node in order]
-        trained = updates.reports()
-        given = RoundInput(
-            trained.column("samples"),
-            layout,
-            trained.clients.tolist(),
-            trained.column("loss") if trained.with_losses else None,
-            trained.column("steps"),
-            self._state.client_lr,
-        )
+        trained = updates.trained(secret=True)
         products = SecretProducts(round, self._options)
         rows = tuple(round.clients.index(node) for node in order)
+        given = trained.reported(layout, self._state.client_lr)
         facts = given.facts(len(order), layout.dimension)
         cohort = SecretCohort(**facts, products=products, rows=rows)
         reported: list[SecureReport] = []
@@ -152,13 +143,3 @@ class SecureRounds:
 
 def _no_losses(theta: Tensor, clients: Sequence[ClientId]) -> Sequence[float]:
     raise InputError("secure: a line search asks clients for losses, which is not supported")
-
-
-def require_no_single_updates(options: dict[str, Any]) -> None:
-    """Raise an error about options of a strategy that need single updates."""
-    for name, off in (("max_update_norm", None), ("reply", "update")):
-        if options[name] != off:
-            raise InputError(
-                f"{name}: expected {off!r} with secure, found {options[name]!r}: the server does "
-                "not see single updates"
-            )

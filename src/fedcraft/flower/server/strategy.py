@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Literal, NoReturn, Unpack
@@ -16,7 +17,7 @@ from flwr.serverapp.strategy import Result
 from flwr.serverapp.strategy import Strategy as FlowerStrategy
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 from flwr.supercore import log
-from torch import Tensor, nn
+from torch import nn
 
 from fedcraft.aggregators import Certificate
 from fedcraft.config.overrides import TrainingKeys
@@ -26,19 +27,16 @@ from fedcraft.flower.messages import keys
 from fedcraft.flower.server.client_metrics import common_metrics, evaluation_reply, sent_metrics
 from fedcraft.flower.server.messenger import Messenger
 from fedcraft.flower.server.node_selection import NodeSelection
-from fedcraft.flower.server.private_rounds import FederatedPrivacy
+from fedcraft.flower.server.private_rounds import FederatedPrivacy, refuse_void_privacy
 from fedcraft.flower.server.replies import AcceptedReply
 from fedcraft.flower.server.rounds import Rounds
 from fedcraft.flower.server.run_config import (
     method_of,
-    open_run,
     recorded_config,
     settings_of,
     size_capped,
 )
 from fedcraft.flower.server.run_state import RunState
-from fedcraft.flower.server.secure_rounds import SecureRounds, require_no_single_updates
-from fedcraft.flower.server.wrappers import refuse_void_privacy
 from fedcraft.linalg.numerics import single_threaded
 from fedcraft.methods import Method, Override
 from fedcraft.privacy import Privacy
@@ -181,25 +179,10 @@ class Strategy(FlowerStrategy):
         if self.privacy is not None:
             others["privacy"] = asdict(self.privacy)
         config = recorded_config(self.method, settings, train_config, **others)
-        secure = None if self.secure is None else SecureRounds(self.secure, grid, self.messenger)
         log(INFO, "Starting fedcraft's %s:", self.method.title)
         with single_threaded() if self.one_thread else nullcontext():
-            return Rounds(
-                self,
-                grid,
-                self.messenger,
-                self.selection,
-                open_run(self.run_dir, settings.keep_checkpoints),
-                config,
-                settings,
-                rounds=num_rounds,
-                attempts=self.attempts,
-                min_clients=self.min_clients,
-                train_config=train_config,
-                evaluate_config=evaluate_config or ConfigRecord(),
-                evaluate_fn=evaluate_fn,
-                secure=secure,
-            ).run()
+            configs = train_config, evaluate_config or ConfigRecord()
+            return Rounds(self, grid, config, settings, num_rounds, *configs, evaluate_fn).run()
 
     def _private(self) -> FederatedPrivacy | None:
         if self.privacy is None:
@@ -264,7 +247,8 @@ class Strategy(FlowerStrategy):
         if counts[0] < self.min_clients:
             return None, None
         started = time.perf_counter()
-        state.aggregate(server_round, state.updates.trained(), self._losses_at)
+        losses_at = partial(messenger.losses_at, self._grid)
+        state.aggregate(server_round, state.updates.trained(), losses_at)
         messenger.seconds += time.perf_counter() - started
         metrics = self._aggregated(state.updates.accepted, self.train_metrics_aggr_fn)
         found = metrics or MetricRecord()
@@ -353,9 +337,6 @@ class Strategy(FlowerStrategy):
         self._wrapped = True
         return self._open(arrays, self.settings.but(look_ahead=0.0), None)
 
-    def _losses_at(self, theta: Tensor, clients: Sequence[ClientId]) -> list[float]:
-        return self.messenger.losses_at(self._grid, theta, clients)
-
     def _aggregated(self, replies: Sequence[AcceptedReply], how: MetricsFn) -> MetricRecord | None:
         # Flower's function needs the same metrics from all clients; others get them unchanged.
         given = common_metrics if how is aggregate_metricrecords else sent_metrics
@@ -386,4 +367,6 @@ def _check(strategy: Strategy) -> None:
     require(longest is None or longest > 0, "max_update_norm", "a number above 0 or None", longest)
     require(strategy.reply in ("update", "model"), "reply", "'update' or 'model'", strategy.reply)
     if strategy.secure is not None:
-        require_no_single_updates({"max_update_norm": longest, "reply": strategy.reply})
+        why = "with secure, which hides single updates from the server"
+        require(longest is None, "max_update_norm", f"None {why}", longest)
+        require(strategy.reply == "update", "reply", f"'update' {why}", strategy.reply)

@@ -12,6 +12,8 @@ The choice never looks at a clock: the same shapes take the same route, hence gi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn.functional import conv1d, conv2d
@@ -54,7 +56,7 @@ def weight_gradient(inputs: Tensor, weight: Tensor, gradient: Tensor) -> Tensor:
     if fourier(inputs, weight):
         images, kernels = (t.transpose(0, 1).contiguous() for t in (inputs, gradient))
         return torch._nnpack_spatial_convolution(images, kernels, None, [0, 0]).transpose(0, 1)
-    return _backward(inputs, weight, gradient, [False, True, False])[1]
+    return backward(inputs, weight, gradient, [False, True, False])[1]
 
 
 def input_gradient(inputs: Tensor, weight: Tensor, gradient: Tensor) -> Tensor:
@@ -66,14 +68,14 @@ def input_gradient(inputs: Tensor, weight: Tensor, gradient: Tensor) -> Tensor:
     height, width = inputs.shape[2:]
     kernel = weight.shape[2]
     if not fourier(inputs, weight) or height != width or kernel != weight.shape[3]:
-        return _backward(inputs, weight, gradient, [True, False, False])[0]
+        return backward(inputs, weight, gradient, [True, False, False])[0]
     excess = height - (_TILE + 1 - kernel)
     flipped = weight.flip(2, 3).transpose(0, 1).contiguous()
     if excess <= 0:
         border = [kernel - 1, kernel - 1]
         return torch._nnpack_spatial_convolution(gradient.contiguous(), flipped, None, border)
     if excess != 2:
-        return _backward(inputs, weight, gradient, [True, False, False])[0]
+        return backward(inputs, weight, gradient, [True, False, False])[0]
     return _inner_and_ring(gradient.contiguous(), weight, flipped)
 
 
@@ -107,11 +109,17 @@ def _edges(images: Tensor) -> list[Tensor]:
     return [images[:, :, 0], images[:, :, -1], images[..., 0], images[..., -1]]
 
 
-def _backward(
-    inputs: Tensor, weight: Tensor, gradient: Tensor, wanted: list[bool]
+def backward(
+    inputs: Tensor,
+    weight: Tensor,
+    gradient: Tensor,
+    wanted: list[bool],
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
 ) -> tuple[Tensor, Tensor, Tensor]:
-    ones, zeros = [1, 1], [0, 0]
+    """Return the gradients at inputs, weight and bias that are ``wanted``, by oneDNN."""
+    shape = [weight.shape[0]], stride, padding, [1, 1], False, [0, 0], 1
     found: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
-        gradient, inputs, weight, [weight.shape[0]], ones, zeros, ones, False, zeros, 1, wanted
+        gradient, inputs, weight, *shape, wanted
     )
     return found

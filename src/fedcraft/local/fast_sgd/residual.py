@@ -12,43 +12,30 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fedcraft.local.fast_sgd.layer import FastLayer
+from fedcraft.local.fast_sgd.convolution import backward
+from fedcraft.local.fast_sgd.layer import FastLayer, WeightedLayer
 from fedcraft.models.resnet import Block
 
 _aten = torch.ops.aten
 _LAST = torch.channels_last
 
 
-class PaddedConvolution:
+class PaddedConvolution(WeightedLayer):
     """A convolution with any stride and padding, by oneDNN."""
 
     def __init__(self, module: nn.Conv2d) -> None:
-        self.weight = module.weight.detach()
-        self.bias = None if module.bias is None else module.bias.detach()
+        super().__init__(module)
         self._stride, self._padding = list(module.stride), [int(side) for side in module.padding]
 
     def forward(self, inputs: Tensor, training: bool) -> Tensor:
         self._inputs = inputs.contiguous(memory_format=_LAST)
         self._ordered = self.weight.contiguous(memory_format=_LAST)
-        ones = [1, 1]
-        found: Tensor = torch.conv2d(
-            self._inputs, self._ordered, self.bias, self._stride, self._padding, ones
-        )
-        return found
+        return torch.conv2d(self._inputs, self._ordered, self.bias, self._stride, self._padding)
 
     def backward(self, gradient: Tensor, lr: float, deeper: bool) -> Tensor:
-        below, weight, bias = _aten.convolution_backward(
-            gradient,
-            self._inputs,
-            self._ordered,
-            [self.weight.shape[0]],
-            self._stride,
-            self._padding,
-            [1, 1],
-            False,
-            [0, 0],
-            1,
-            [deeper, True, self.bias is not None],
+        wanted = [deeper, True, self.bias is not None]
+        below, weight, bias = backward(
+            self._inputs, self._ordered, gradient, wanted, self._stride, self._padding
         )
         self.weight.sub_(weight, alpha=lr)
         if self.bias is not None:
@@ -72,18 +59,11 @@ class Normalization:
         return outputs
 
     def backward(self, gradient: Tensor, lr: float, deeper: bool) -> Tensor:
-        inputs, wanted = self._inputs, [True, True, True]
         gradient = gradient.contiguous(memory_format=_LAST)
+        norm = self._mean, self._scale, self.weight, *self._shape, self._groups
         below: Tensor
         below, weight, bias = _aten.native_group_norm_backward(
-            gradient,
-            inputs,
-            self._mean,
-            self._scale,
-            self.weight,
-            *self._shape,
-            self._groups,
-            wanted,
+            gradient, self._inputs, *norm, [True, True, True]
         )
         self.weight.sub_(weight, alpha=lr)
         self.bias.sub_(bias, alpha=lr)

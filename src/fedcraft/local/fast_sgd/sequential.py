@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedcraft.local.fast_sgd import convolution
-from fedcraft.local.fast_sgd.layer import FastLayer
+from fedcraft.local.fast_sgd.layer import FastLayer, WeightedLayer
 from fedcraft.local.fast_sgd.residual import (
     MeanPool,
     Normalization,
@@ -25,15 +25,7 @@ from fedcraft.local.fast_sgd.residual import (
 from fedcraft.models.resnet import Block, ResNet
 
 
-class _Weighted:
-    inputs: Tensor
-
-    def __init__(self, module: nn.Linear | nn.Conv2d) -> None:
-        self.weight = module.weight.detach()
-        self.bias = None if module.bias is None else module.bias.detach()
-
-
-class _Linear(_Weighted):
+class _Linear(WeightedLayer):
     def forward(self, inputs: Tensor, training: bool) -> Tensor:
         self.inputs = inputs
         return nn.functional.linear(inputs, self.weight, self.bias)
@@ -46,7 +38,7 @@ class _Linear(_Weighted):
         return below
 
 
-class _Convolution(_Weighted):
+class _Convolution(WeightedLayer):
     def forward(self, inputs: Tensor, training: bool) -> Tensor:
         self._by_fourier = convolution.fourier(inputs, self.weight)
         self.inputs = convolution.ordered(inputs, self._by_fourier)
@@ -67,7 +59,6 @@ class _Convolution(_Weighted):
 class _Relu:
     """In place, except on data that may belong to the caller."""
 
-    outputs: Tensor
     in_place = False
 
     def forward(self, inputs: Tensor, training: bool) -> Tensor:
@@ -86,8 +77,9 @@ class _Pool:
     def forward(self, inputs: Tensor, training: bool) -> Tensor:
         self.inputs = inputs.contiguous(memory_format=torch.channels_last)
         pooled: Tensor
-        both = torch.ops.aten.max_pool2d_with_indices(self.inputs, self.window, self.window)
-        pooled, self.places = both
+        pooled, self.places = torch.ops.aten.max_pool2d_with_indices(
+            self.inputs, self.window, self.window
+        )
         return pooled
 
     def backward(self, gradient: Tensor, lr: float, deeper: bool) -> Tensor:
@@ -98,8 +90,6 @@ class _Pool:
 
 
 class _Flatten:
-    shape: torch.Size
-
     def forward(self, inputs: Tensor, training: bool) -> Tensor:
         self.shape = inputs.shape
         return inputs.flatten(1)
@@ -176,7 +166,8 @@ def _fast_layer(layer: nn.Module) -> FastLayer | None:
     if type(layer) is nn.Linear:
         return _Linear(layer)
     if type(layer) is nn.Conv2d and _zero_padded(layer):
-        return _Convolution(layer) if _plain_convolution(layer) else PaddedConvolution(layer)
+        plain = (layer.stride, layer.padding) == ((1, 1), (0, 0))
+        return _Convolution(layer) if plain else PaddedConvolution(layer)
     if type(layer) is nn.GroupNorm and layer.affine:
         return Normalization(layer)
     if type(layer) is nn.AdaptiveAvgPool2d and layer.output_size in (1, (1, 1)):
@@ -206,10 +197,6 @@ def _block(block: Block) -> FastLayer | None:
 def _zero_padded(layer: nn.Conv2d) -> bool:
     by_number = not isinstance(layer.padding, str) and layer.padding_mode == "zeros"
     return by_number and layer.dilation == (1, 1) and layer.groups == 1
-
-
-def _plain_convolution(layer: nn.Conv2d) -> bool:
-    return (layer.stride, layer.padding) == ((1, 1), (0, 0))
 
 
 def _plain_pool(layer: nn.MaxPool2d) -> bool:

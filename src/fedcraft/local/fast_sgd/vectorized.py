@@ -17,7 +17,6 @@ from torch import Generator, Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.functional import cross_entropy, log_softmax
 
-from fedcraft.errors import ConfigError
 from fedcraft.local.descent import Batch, Solver
 from fedcraft.local.fast_sgd.sequential import fast_layers, leaves
 from fedcraft.local.objective import LocalObjective, LocalResult, LocalTask
@@ -79,12 +78,7 @@ class GroupTrainer:
     ) -> Tensor:
         draws = [Generator().manual_seed(task.address.dropout_seed()) for task in tasks]
         losses = torch.zeros(len(tasks), dtype=torch.float64)
-        attraction = lr * self._mu
-        if attraction >= 1:
-            raise ConfigError(
-                f"executor: 'vectorized' needs client_lr * mu < 1, found {attraction}; use "
-                "'processes'"
-            )
+        attraction = lr * self._mu  # below 1: the choice of the executor requires it
         for index in range(max(len(own) for own in batches)):
             batch = _padded([own[index] for own in batches if len(own) > index])
             active = len(batch[0])
