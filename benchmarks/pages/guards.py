@@ -10,15 +10,11 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.pages.markdown import table
-from fedcraft.runs import Run
 from fedcraft.studies.reproduce import from_results
+from fedcraft.studies.robustness import AttackRow, attack_rows
 
 __all__ = ["guards_blocks"]
 
-_HEADS = (
-    *("attack", "hostile", "method", "seeds", "mean", "worst 10 %"),
-    *("hostile left out", "honest left out", "backdoor"),
-)
 _LIARS = {
     "nobody": "nobody hostile",
     "flip": "flip",
@@ -32,7 +28,7 @@ _LEFT_OUT = {"nobody": "honest", "flip": "hostile"}  # whose share is worth a co
 def guards_blocks(results: Path) -> dict[str, str]:
     """Return the generated blocks of the page."""
     found = json.loads((results / "benchmarks" / "guard-digits.json").read_text(encoding="utf-8"))
-    return {"robustness": _study_table("robustness", results), "digits": _digits_table(found)}
+    return {"robustness": _study_tables("robustness", results), "digits": _digits_table(found)}
 
 
 def _digits_table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -55,25 +51,51 @@ def _digits_cells(group: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[
             yield _share(found, "left_out", _LEFT_OUT[liar])
 
 
-def _study_table(name: str, results: Path) -> str:
-    """Every attack and method that is stored: accuracy, and who was left out how often."""
-    groups: dict[tuple[str, float, str], list[Run]] = defaultdict(list)
-    for run in from_results(name, results).result.runs:
-        attack = run.values.get("attack", {})
-        key = (str(attack.get("name", "none")), float(attack.get("share", 0)), run.method)
-        groups[key].append(run)
-    ordered = sorted(groups, key=lambda key: (key[1], key[0] != "none", key[0], key[2]))
-    return table(_HEADS, (_row(key, groups[key]) for key in ordered))
+def _study_tables(name: str, results: Path) -> str:
+    """Two tables: accuracy under every attack, and whom the guards left out."""
+    rows = attack_rows(from_results(name, results).result.runs)
+    return f"{_accuracy_table(rows)}\n\n{_left_out_table(rows)}"
 
 
-def _row(key: tuple[str, float, str], runs: Sequence[Run]) -> list[str]:
-    attack, share, method = key
-    last = [run.records[-1] for run in runs]
-    scores = [f"{fmean(run.final(metric) for run in runs):.3f}" for metric in ("mean", "worst10")]
-    left_out = [_share(last, "left_out_shares", kind) for kind in ("hostile", "honest")]
-    doors = [record["backdoor"] for record in last if record.get("backdoor") is not None]
-    door = f"{fmean(doors):.3f}" if doors else "–"
-    return [attack, f"{share:.0%}", f"`{method}`", str(len(runs)), *scores, *left_out, door]
+def _accuracy_table(rows: Sequence[AttackRow]) -> str:
+    """Mean and worst tenth: a line per attack, a column per method."""
+    methods = list(dict.fromkeys(row.method for row in rows if not row.share))
+    lines = []
+    for attack, cells in _by_attack(rows):
+        shown = [cells.get(method) for method in methods]
+        numbers = [f"{row.mean:.3f} ({row.worst10:.3f})" if row else "" for row in shown]
+        seeds = sorted({row.seeds for row in cells.values()})
+        lines.append([*attack, "–".join(map(str, seeds)), *numbers])
+    return table(["attack", "hostile", "seeds", *(f"`{method}`" for method in methods)], lines)
+
+
+def _left_out_table(rows: Sequence[AttackRow]) -> str:
+    """Shares of the hostile and of the honest updates, and the backdoor's success."""
+    methods = list(dict.fromkeys(row.method for row in rows if row.honest_left_out is not None))
+    lines = []
+    for attack, cells in _by_attack(rows):
+        shown = [cells.get(method) for method in methods]
+        if any(shown):
+            lines.append([*attack, *map(_left_out, shown)])
+    heads = ["hostile / honest left out", "hostile", *(f"`{method}`" for method in methods)]
+    return table(heads, lines)
+
+
+def _by_attack(
+    rows: Sequence[AttackRow],
+) -> Iterator[tuple[tuple[str, str], dict[str, AttackRow]]]:
+    groups: dict[tuple[str, str], dict[str, AttackRow]] = {}
+    for row in rows:
+        groups.setdefault((row.attack, f"{row.share:.0%}"), {})[row.method] = row
+    yield from groups.items()
+
+
+def _left_out(row: AttackRow | None) -> str:
+    if row is None or row.honest_left_out is None:
+        return ""
+    hostile = "–" if row.hostile_left_out is None else f"{row.hostile_left_out:.0%}"
+    door = "" if row.backdoor is None else f", backdoor {row.backdoor:.0%}"
+    return f"{hostile} / {row.honest_left_out:.0%}{door}"
 
 
 def _share(records: Sequence[Mapping[str, Any]], name: str, kind: str) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
-from functools import partial
-from numbers import Real
+from functools import cache, partial
+from numbers import Integral, Real
 from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 
 class FedcraftError(Exception):
@@ -89,16 +89,52 @@ def explain_os_error(error: OSError) -> str:
     return f"{place}{what}. {fix}" if fix else f"{place}{what}"
 
 
-def require_numbers(kind: type, params: Mapping[str, Any]) -> None:
-    """Raise ``InputError`` about the first parameter that should be a number and is not.
+def require_types(kind: type, params: Mapping[str, Any]) -> None:
+    """Raise ``InputError`` about the first parameter that is not the number or flag it should be.
 
-    For a ``TypeError`` from a constructor, which does not say what was compared to what.
+    A constructor would accept it, or fail with a ``TypeError`` that does not name it.
     """
-    try:
-        declared = get_type_hints(kind.__init__)  # type: ignore[misc]
-    except NameError:  # a hint that only type checkers can read
-        return
     for name, value in params.items():
-        kinds = {declared.get(name), *get_args(declared.get(name))}
-        fine = isinstance(value, Real) or (value is None and NoneType in kinds)
-        require(fine or not kinds & {int, float}, name, "a number", value)
+        kinds = kinds_of(kind, name)
+        named = str in kinds or any(get_origin(found) is Literal for found in kinds)
+        if (value is None and NoneType in kinds) or (isinstance(value, str) and named):
+            continue
+        found = [(words, fits(value)) for one, words, fits in _PLAIN if one in kinds]
+        expected = " or ".join(words for words, _ in found)
+        require(not found or any(fine for _, fine in found), name, expected, value)
+
+
+def kinds_of(kind: type, name: str) -> set[Any]:
+    """Return the type of a parameter of a class or its bases, or the types of which it is one."""
+    for base in kind.__mro__:
+        hint = _hints(base).get(name)
+        if hint is not None:
+            return {hint, *get_args(hint)}
+    return set()
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    try:
+        return get_type_hints(vars(kind)["__init__"])
+    except (KeyError, NameError, TypeError):  # no hints, or one that only type checkers can read
+        return {}
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+_PLAIN = (
+    (float, "a number", _number),
+    (int, "a whole number", _whole),
+    (bool, "true or false", _flag),
+)

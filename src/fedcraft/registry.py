@@ -8,9 +8,10 @@ import importlib
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from types import NoneType
 from typing import Any
 
-from fedcraft.errors import FedcraftError, InputError, MissingExtraError, require_numbers
+from fedcraft.errors import FedcraftError, InputError, MissingExtraError, kinds_of, require_types
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -35,12 +36,19 @@ def build(
     kind = find(what, table, name) if isinstance(name, str) else name
     if not (isinstance(kind, type) and issubclass(kind, base)):
         raise InputError(f"{what}: expected a kind of {base.__name__}, found {name!r}")
+    given = {key: _none_or(value, kind, key) for key, value in params.items()}
+    require_types(kind, given)
     try:
-        return kind(**params)
+        return kind(**given)
     except TypeError as error:
         require_known(f"{what} {name!r}", params, parameters_of(kind))
-        require_numbers(kind, params)
         raise InputError(f"{what} {name!r}: {error}") from error
+
+
+def _none_or(value: Any, kind: type, name: str) -> Any:
+    """Return None for the text "none" where None is allowed: a file cannot say it otherwise."""
+    text = isinstance(value, str) and value.lower() == "none"
+    return None if text and NoneType in kinds_of(kind, name) else value
 
 
 def parameters_of(kind: type) -> set[str]:

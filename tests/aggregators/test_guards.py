@@ -257,6 +257,18 @@ def test_a_majority_of_huge_updates_is_left_out_once_the_usual_length_is_known()
     assert not any(grown), "honest updates may grow from round to round"
 
 
+@pytest.mark.parametrize("count", [1, 2, 8])
+@pytest.mark.parametrize("name", ["cosine", "answers"])
+def test_a_round_of_nothing_but_huge_updates_is_shortened_to_ten_times_the_usual(name, count):
+    rule = aggregator("average").guarded(guard(name))
+    usual = max(float(np.median(np.linalg.norm(rows, axis=1))) for rows in map(honest, range(5)))
+    for seed in range(5):
+        rule.aggregate(honest(seed), layers=LAYERS)
+    step = rule.aggregate(1e6 * honest(6, count), layers=LAYERS)
+    assert not step.certificate.left_out
+    assert np.linalg.norm(step.direction) <= 20.001 * usual  # what is usual may have doubled
+
+
 def test_who_still_learns_is_not_left_out_once_the_others_send_short_updates():
     rule, rows = guard("default"), honest(6, 6)
     shrinking = np.ones((6, 1))
@@ -266,6 +278,31 @@ def test_who_still_learns_is_not_left_out_once_the_others_send_short_updates():
     assert shrinking[1] < 1 / 50
     rows[0] *= 100
     assert list(rule.screen(cohort(rows * shrinking)).left_out) == [0]
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "message"),
+    [
+        ("multi_krum", {"keep": 2.5}, "keep: expected a whole number, found 2.5"),
+        ("geometric_median", {"iterations": 2.5}, "iterations: expected a whole number"),
+        ("centred_clipping", {"iterations": 1.5}, "iterations: expected a whole number"),
+        ("default", {"cap": "abc"}, "cap: expected a number, found 'abc'"),
+        ("krum", {"keep": 2}, "takes no parameter 'keep'"),
+    ],
+)
+def test_wrong_values_are_named_before_the_first_round(name, params, message):
+    with pytest.raises(InputError, match=message):
+        guard(name, **params)
+
+
+def test_files_can_say_that_nothing_caps_what_clients_claim():
+    assert guard("default", cap="none").cap is None
+    assert aggregator("craft", clip="none").clip is None
+
+
+def test_a_rule_takes_a_guard_and_not_its_name():
+    with pytest.raises(InputError, match="guard: expected a guard"):
+        aggregator("craft").guarded("default")
 
 
 def test_an_unknown_guard_and_wrong_parameters_are_named():

@@ -164,3 +164,16 @@ def test_a_config_says_what_is_wrong_with_a_place() -> None:
         fedcraft.Config(rounds=1).but(method="nowhere:Rule")
     with pytest.raises(ConfigError, match="mixtures of clients and a server"):
         fedcraft.Config(rounds=1).but(method="fedprox+crafd")
+
+
+def test_a_guard_in_either_half_of_a_mixture_stays() -> None:
+    for name in ("multi-krum+craft", "fedprox+multi-krum"):
+        assert fedcraft.method(name).guard.name == "multi_krum"
+    with pytest.raises(InputError, match="krum and rfa each have a guard"):
+        fedcraft.method("krum+rfa")
+
+
+def test_a_method_that_is_a_guard_takes_no_other() -> None:
+    with pytest.raises(InputError, match="of which krum consists, found default"):
+        fedcraft.method("krum", guard="default")
+    assert fedcraft.method("rfa", guard={"iterations": 5}).guard.params["iterations"] == 5

@@ -256,3 +256,15 @@ def test_the_repository_stores_a_few_tables_per_study() -> None:
     studies = [folder for folder in folders if (folder / "curves.csv").is_file()]
     assert all({p.name for p in folder.iterdir()} <= tables for folder in studies)
     assert sum(folders.values()) - 4 * len(studies) <= 32, "benchmarks, theory, splits, digits"
+
+
+def test_attacks_have_a_row_per_attack_share_and_method(data_root: Path, tmp_path: Path) -> None:
+    changes = {"rounds": 1, "data_root": str(data_root), "clients": 10, "clients_per_round": 5}
+    made = rerun("robustness", "tiny", methods=["craft"], overrides=changes, out=tmp_path)
+    rows = made.attacks
+    assert len({(row.attack, row.share, row.method) for row in rows}) == len(rows)
+    assert rows[0].share == 0
+    assert {row.attack for row in rows} >= {"none", "sign_flip", "backdoor"}
+    guarded = [row for row in rows if row.method == "craft (guard default)"]
+    assert all(row.honest_left_out is not None for row in guarded)
+    assert len(made.rows()) == len(rows)  # one table row per problem and method

@@ -129,6 +129,7 @@ class Aggregator(ABC):
 
     def guarded(self, guard: Guard) -> Self:
         """Let a guard decide, before every round, which clients this rule sees; return the rule."""
+        require(isinstance(guard, Guard), "guard", "a guard, such as guard('default')", guard)
         self.guard = guard
         return self
 

@@ -57,6 +57,14 @@ class Backdoor(Attack):
             raise ConfigError(
                 f"attack.target: expected one of the {classes} classes, found {self.target}"
             )
+        room = (
+            min(tensors.inputs.shape[-2:]) if tensors.inputs.ndim > 2 else tensors.inputs.shape[1]
+        )
+        if self.patch >= room:
+            raise ConfigError(
+                f"attack.patch: expected less than the {room} pixels of a side (features of a "
+                f"vector), found {self.patch}"
+            )
         counted = np.ceil(np.arange(len(rows) + 1) * self.poison - 1e-9)
         chosen = torch.from_numpy(rows[np.diff(counted) > 0])
         labels, inputs = tensors.labels.clone(), tensors.inputs.clone()

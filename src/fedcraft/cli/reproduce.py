@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,7 +22,7 @@ from fedcraft.cli.outcome import (
     sweep_bar,
     will_draw,
 )
-from fedcraft.cli.tables import print_table
+from fedcraft.cli.tables import print_attacks, print_table
 from fedcraft.cli.words import argument
 from fedcraft.errors import ConfigError
 
@@ -186,6 +187,8 @@ def finish_reproduction(
         console.print(f"Report: {pictures['report']}\nFigures: {folder / 'figures'}")
     if as_json:
         scores = {"table": made.rows(), "rank_correlation": made.rank_correlation()}
+        if made.attacks:
+            scores["attacks"] = [asdict(row) for row in made.attacks]
         print_json(as_data(made.result) | scores | {"files": files})
     report_failures(made.result)
 
@@ -209,6 +212,10 @@ def _draw(made: Reproduction, folder: Path, reference: list[dict[str, Any]]) -> 
 
 
 def _print_table(made: Reproduction, console: Console) -> None:
+    if made.attacks:
+        if not console.quiet:
+            print_attacks(made.attacks, made.title)
+        return
     short = (made.borrowed or made.preset.published is not None) and not made.whole
     print_scores(made.rows(), made.title, console, show_rounds=short)
     correlation = made.rank_correlation()

@@ -13,6 +13,7 @@ from fedcraft.cli.console import out_console, print_json
 
 if TYPE_CHECKING:
     from fedcraft.runs.summary import Metric
+    from fedcraft.studies.robustness import AttackRow
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -30,6 +31,11 @@ _STYLE: dict[str, Any] = {
 }
 _DIGITS, _SPREAD = 5, "±"
 _PLACES = ("", "bold", "underline")
+_ATTACK_HEADS = ("Seeds", "Mean", "Worst 10 %", "Liars out", "Rest out", "Door")
+_ATTACK_NOTE = (
+    "Out: the share of hostile updates, and of all others, that a guard left out. Door: the share "
+    "of images with the attacker's patch that pass for the attacker's class."
+)
 _PAPER = {"mean_paper": "Paper", "mean_difference": "Off by"}
 
 
@@ -138,6 +144,28 @@ def print_table(
         table.add_column(head, no_wrap=number == 0, overflow="fold")
     for row in rows:
         table.add_row(*row)
+    out_console().print(table)
+
+
+def print_attacks(rows: Sequence[AttackRow], title: str) -> None:
+    """Print what hostile clients do to each method."""
+
+    def text(share: float | None) -> str:
+        return "" if share is None else f"{share:.0%}"
+
+    table = Table(title=title, caption=_ATTACK_NOTE, padding=0, **_STYLE)
+    for head in ("Hostile clients", "Method"):
+        table.add_column(head, no_wrap=True)
+    for head in _ATTACK_HEADS:
+        table.add_column(head, justify="right")
+    for row in rows:
+        table.add_row(
+            f"{row.attack} {text(row.share)}" if row.share else row.attack,
+            row.method,
+            str(row.seeds),
+            *(f"{score:.3f}" for score in (row.mean, row.worst10)),
+            *map(text, (row.hostile_left_out, row.honest_left_out, row.backdoor)),
+        )
     out_console().print(table)
 
 

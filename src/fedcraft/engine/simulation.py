@@ -222,6 +222,7 @@ class _Setup:
             split_hash=self.federation.split_hash,
             executor=self.executor,
             workers=loop.clients.executor.size,
+            **({} if self.attackers is None else {"hostile": self.attackers.clients.tolist()}),
         )
         for callback in loop.callbacks:
             callback.on_start(self._info(loop))

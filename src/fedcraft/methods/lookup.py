@@ -144,7 +144,7 @@ def _mixed(clients: Method, server: str) -> Method | None:
     if other is not None:
         buffered |= other.buffered
         rule, optimizer, rate = other.aggregator, other.server, other.server_lr
-        ahead, guard = other.look_ahead, other.guard
+        ahead, guard = other.look_ahead, _one_guard(clients, other)
         server, title = other.name, other.title
     elif server in RULES or ":" in server:
         rule, optimizer, rate = Part(server), clients.server, clients.server_lr
@@ -166,3 +166,14 @@ def _mixed(clients: Method, server: str) -> Method | None:
         look_ahead=ahead,
         buffered=buffered,
     )
+
+
+def _one_guard(clients: Method, other: Method) -> Part:
+    """Return the guard of whichever of the two methods has one."""
+    guards = [row.guard for row in (clients, other) if row.guard.name != "none"]
+    if len(guards) > 1:
+        raise InputError(
+            f"method: {clients.name} and {other.name} each have a guard, and a rule takes one; "
+            f"expected one of the two, such as {clients.name}, or a rule and guard.name"
+        )
+    return guards[0] if guards else Part("none")

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Literal, NoReturn, TypedDict, Unpack
 
 from fedcraft.aggregators import Aggregator, Guard, aggregator, guard
-from fedcraft.errors import InputError, require, require_numbers
+from fedcraft.errors import InputError, require, require_types
 from fedcraft.local import LocalObjective, local_objective
 from fedcraft.server_optimizers import ServerOptimizer, server_optimizer
 
@@ -111,7 +111,7 @@ class Method:
         """
         if "lr" in self.server.params:
             raise InputError("server: expected no 'lr'; the server's rate is server_lr")
-        require_numbers(Method, {"client_lr": self.client_lr})
+        require_types(Method, {"client_lr": self.client_lr})
         require(self.client_lr > 0, "client_lr", "a positive number", self.client_lr)
         rate = self.server_lr if server_lr is None else server_lr
         optimizer = server_optimizer(self.server.name, rate, **self.server.params)
@@ -122,6 +122,7 @@ class Method:
         given: dict[str, Any] = {key: found for key, found in changes.items() if found is not None}
         for part in PARTS:
             given[part] = getattr(self, part).overridden(changes.get(part))
+        self._require_own_guard(given["guard"])
         changed = replace(self, **given)
         changed.build()
         return changed
@@ -145,6 +146,13 @@ class Method:
     def needs(self) -> frozenset[str]:
         """What the rule needs from the clients besides their updates."""
         return self._rule().needs
+
+    def _require_own_guard(self, guard: Part) -> None:
+        if self.guard.name not in ("none", guard.name):
+            raise InputError(
+                f"guard: expected {self.guard.name}, of which {self.name} consists, found "
+                f"{guard.name}; for another guard take another method, such as fedavg"
+            )
 
     def _objective(self) -> LocalObjective:
         return local_objective(self.local.name, **self.local.params)

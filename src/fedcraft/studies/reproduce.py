@@ -14,6 +14,7 @@ from fedcraft.runs import Run
 from fedcraft.runs.study import is_study
 from fedcraft.studies.presets import ROUNDS, Preset, Scale, preset
 from fedcraft.studies.results import beside_published, missing_row, rank_correlation, stored
+from fedcraft.studies.robustness import AttackRow, attack_rows
 from fedcraft.studies.sweep import SweepResult, carry_out
 
 
@@ -51,11 +52,21 @@ class Reproduction:
         """Return our table in the paper's order, chosen on test data as the paper does.
 
         A method without runs has a row with the ``state`` "missing", unless ``missing`` is False.
+        An experiment on several problems, such as attacks, has a row per problem and method.
         """
-        found = {row["method"]: row for row in self.result.rows("test")}
+        rows = self.result.rows("test")
+        if len({row["problem"] for row in rows}) > 1:
+            return rows
+        found = {row["method"]: row for row in rows}
         shown = [name for name in self.methods if missing or name in found]
         ours = [found.get(name) or missing_row(name) for name in shown]
         return beside_published(ours, self.preset.published) if self.preset.published else ours
+
+    @property
+    def attacks(self) -> list[AttackRow]:
+        """What hostile clients do to each method; empty if no run has any."""
+        rows = attack_rows(self.result.runs)
+        return rows if any(row.share for row in rows) else []
 
     @property
     def whole(self) -> bool:

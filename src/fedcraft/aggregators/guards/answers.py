@@ -73,8 +73,8 @@ class Answers(Cosine):
             "lengths": _lengths(cohort),
         }
 
-    def objections(self, cohort: Cohort) -> list[str]:
-        reasons = super().objections(cohort)
+    def _objections(self, cohort: Cohort, norms: Tensor, longest: float) -> list[str]:
+        reasons = super()._objections(cohort, norms, longest)
         for row, record in enumerate(self._records(cohort).tolist()):
             if record < -_CLEAR and not reasons[row]:
                 reasons[row] = f"answers the steps the wrong way, record {record:+.1f}"

@@ -50,7 +50,7 @@ class Guard(ABC):
 
     ``cap``: sizes that clients claim count at most ``cap`` times the cohort's median, losses
     likewise; None trusts them. A guard never leaves out everybody: if it finds a reason against
-    every client, it has no standard to judge by, and all of them stay.
+    every client, all of them stay, and ``judge`` may shorten their updates instead (``mixing``).
     """
 
     def __init__(self, *, cap: float | None = CAP) -> None:
@@ -62,11 +62,13 @@ class Guard(ABC):
     def judge(self, cohort: Cohort) -> Judgement:
         """Judge a cohort of at least two clients; their claims are raw, see ``capped``."""
 
+    def judge_alone(self, cohort: Cohort) -> Judgement:
+        """Judge a client that has no others beside it; nothing speaks against it here."""
+        return Judgement()
+
     def screen(self, cohort: Cohort) -> Screening:
         """Return what the rule sees of a round; the cohort itself if nothing changes."""
-        if cohort.size < 2:
-            return Screening(self.capped(cohort))
-        judgement = self.judge(cohort)
+        judgement = self.judge(cohort) if cohort.size > 1 else self.judge_alone(cohort)
         capped = self.capped(cohort)  # after the judgement, so that it shares its products
         reasons = judgement.reasons if "" in judgement.reasons else ("",) * cohort.size
         left_out = {i: why for i, why in zip(cohort.client_ids, reasons, strict=True) if why}

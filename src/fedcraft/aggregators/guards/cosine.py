@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -52,7 +53,9 @@ class Cosine(Directions):
     u are unit updates, ``scale`` says of what. All v_j are equal, except that clients whose cosine
     reaches ``similarity`` share one vote and one weight: copies cannot outvote the others. At most
     the share ``most`` of the cohort is left out, except for its length, because a majority of liars
-    cannot be told from a minority. Cost O(m^3) on the Gram matrix.
+    cannot be told from a minority. Where *all* updates are too long, or claim too much, nobody is
+    left out, and too long updates are shortened to ``longest`` times the usual length. Cost O(m^3)
+    on the Gram matrix.
     """
 
     def __init__(
@@ -78,7 +81,11 @@ class Cosine(Directions):
         cosines = self.cosines(cohort)
         copies = self.copies(cosines)
         votes = 1 / copies.sum(dim=1)
-        reasons, demand = self.objections(cohort), self.demand(cohort)
+        norms = cohort.square_norms.sum(0).sqrt()
+        longest = self._longest_length(norms)
+        reasons, demand = self._objections(cohort, norms, longest), self.demand(cohort)
+        if all(reasons):
+            return replace(_shortened(norms, longest), factors=votes)
         kept, equal = torch.tensor([not why for why in reasons]), slack(cohort, cosines)
         while bool(kept.any()):
             agreement = others_cosines(cosines, votes * kept)
@@ -94,33 +101,37 @@ class Cosine(Directions):
             kept &= ~against
         return Judgement(tuple(reasons), factors=votes)
 
-    def objections(self, cohort: Cohort) -> list[str]:
-        """Return what speaks against clients before agreement is measured, "" for all others."""
-        pairs = zip(self._length_reasons(cohort), self._claim_reasons(cohort), strict=True)
-        return [length or claim for length, claim in pairs]
+    def judge_alone(self, cohort: Cohort) -> Judgement:
+        norms = cohort.square_norms.sum(0).sqrt()
+        longest = self._longest_length(norms)
+        return _shortened(norms, longest) if float(norms) > longest else Judgement()
 
     def demand(self, cohort: Cohort) -> Demand:
         """Return how much disagreement it takes to leave a client out."""
         least = torch.full((cohort.size,), self.least, dtype=torch.float64)
         return Demand(least, torch.full_like(least, self.spread))
 
-    def _length_reasons(self, cohort: Cohort) -> list[str]:
-        """Return why clients with far too long updates are left out, "" for all others."""
-        norms = cohort.square_norms.sum(0).sqrt()
+    def _objections(self, cohort: Cohort, norms: Tensor, longest: float) -> list[str]:
+        """Return what speaks against clients before agreement is measured, "" for all others."""
+        usual = longest / self.longest
+        lengths = [
+            f"update {norm / usual:.3g} times as long as usual" if norm > longest else ""
+            for norm in norms.tolist()
+        ]
+        pairs = zip(lengths, self._claim_reasons(cohort), strict=True)
+        return [length or claim for length, claim in pairs]
+
+    def _longest_length(self, norms: Tensor) -> float:
+        """Return the length from which an update is too long, and remember what is usual."""
         moving = norms[norms > 0].sort().values
         if not len(moving):
-            return [""] * cohort.size
+            return math.inf
         usual = float(moving[(len(moving) - 1) // 2])
         if "usual_length" in self.memory:
             before = self.memory["usual_length"]
             usual = min(max(usual, _FALL * before), _GROWTH * before)
         self.memory = {**self.memory, "usual_length": usual}
-        return [
-            f"update {norm / usual:.3g} times as long as usual"
-            if norm > self.longest * usual
-            else ""
-            for norm in norms.tolist()
-        ]
+        return self.longest * usual
 
     def _claim_reasons(self, cohort: Cohort) -> list[str]:
         """Return why clients with impossible sizes are left out, "" for all others."""
@@ -132,6 +143,11 @@ class Cosine(Directions):
             else ""
             for claim in claims.tolist()
         ]
+
+
+def _shortened(norms: Tensor, longest: float) -> Judgement:
+    """Shorten updates to the longest that is allowed."""
+    return Judgement(mixing=torch.diag_embed((longest / norms).clamp(max=1)))
 
 
 def median_and_spread(values: Tensor, weights: Tensor) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedcraft.aggregators.cohort import Cohort
 from fedcraft.aggregators.guards.base import (
+    CAP,
     Guard,
     Judgement,
     Scale,
@@ -59,8 +60,10 @@ class MultiKrum(Guard):
 class Krum(MultiKrum):
     """Keep the one client with the smallest score of Multi-Krum (Blanchard et al. 2017)."""
 
-    def __init__(self, *, hostile: float = 0.2, scale: Scale = "raw", **options: Any) -> None:
-        super().__init__(hostile=hostile, keep=1, scale=scale, **options)
+    def __init__(
+        self, *, hostile: float = 0.2, scale: Scale = "raw", cap: float | None = CAP
+    ) -> None:
+        super().__init__(hostile=hostile, keep=1, scale=scale, cap=cap)
 
 
 def presumed(hostile: float, count: int) -> int:
