@@ -131,7 +131,7 @@ def test_wrong_attacks_are_named(federation):
         attack("sign_flip", share=1.5)
     with pytest.raises(ConfigError, match=r"attack\.target.*10 classes"):
         attack("backdoor", target=10).poisoned(federation.tensors(), federation.rows(0), 10)
-    with pytest.raises(InputError, match="target: expected a whole number, found 1.5"):
+    with pytest.raises(InputError, match=r"target: expected a whole number, found 1\.5"):
         attack("backdoor", target=1.5)
     with pytest.raises(ConfigError, match=r"attack\.patch: expected less than"):
         attack("backdoor", patch=100).poisoned(federation.tensors(), federation.rows(0), 10)

@@ -41,10 +41,8 @@ def run(
     """
     from fedcraft.config.toml import COMMAND_LINE, load_config
     from fedcraft.engine import progress
-    from fedcraft.linalg.numerics import keep_freed_memory
     from fedcraft.studies.run import run as train
 
-    keep_freed_memory()
     config = load_config(*source_and_overrides(words), override=COMMAND_LINE)
     watch = progress("quiet" if quiet else "auto")
     _show(train(config, out=out, callbacks=(watch,)), quiet, as_json)
@@ -69,10 +67,8 @@ def resume(
     * `fedcraft resume runs/craft-1f2e3d4c5b --rounds 1000`
     """
     from fedcraft.engine import progress
-    from fedcraft.linalg.numerics import keep_freed_memory
     from fedcraft.studies.run import resume as go_on
 
-    keep_freed_memory()
     watch = progress("quiet" if quiet else "auto")
     _show(go_on(directory, rounds=rounds, callbacks=(watch,)), quiet, as_json)
 

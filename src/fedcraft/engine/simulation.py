@@ -30,7 +30,7 @@ from fedcraft.engine.server import Server
 from fedcraft.engine.stopping import require_test_samples
 from fedcraft.engine.trained import TrainedModel
 from fedcraft.errors import CheckpointError, ConfigError
-from fedcraft.linalg.numerics import single_threaded
+from fedcraft.linalg.numerics import keep_freed_memory, single_threaded
 from fedcraft.local import LocalObjective
 from fedcraft.local.store import ClientStates
 from fedcraft.methods import Method
@@ -82,6 +82,7 @@ def run(
     path = None if directory is None else at_home(directory)
     with ExitStack() as stack:
         stack.enter_context(single_threaded())
+        keep_freed_memory()
         stop_requested = stack.enter_context(interruptible())
         setup = _Setup(method, federation, model, settings, client_data, config, attack, sampler)
         keep = settings.keep_checkpoints

@@ -34,10 +34,7 @@ def main() -> None:
     threading.Thread(target=_listen, args=(tasks,), daemon=True).start()
     import torch
 
-    from fedcraft.linalg.numerics import keep_freed_memory
-
     torch.set_num_threads(1)
-    keep_freed_memory()
     while (task := tasks.get()) is not None:
         answer = attempt(Path(task), tell)
         _idle.set()
