@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Literal, get_args
 
 from fedcraft.errors import require
 from fedcraft.registry import require_keys
 
-Stage = Literal["keys", "shares", "sketch", "dots", "sum", "unmask"]
+Stage = Literal["keys", "shares", "sketch", "dots", "sum", "confirm", "unmask"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 Protocol = Literal["exact", "arithmetic", "complete"]
 Concentrated = Literal["spread", "raise"]
