@@ -74,12 +74,32 @@ def test_a_secure_run_ends_with_the_model_of_a_plain_one(name):
     assert float((moved - plain).norm() / plain.norm()) < 0.02
 
 
-@pytest.mark.parametrize("stage", ["keys", "shares", "train", "dots", "sum", "unmask"])
+def test_layers_longer_than_the_sketch_and_the_fold_end_with_the_model_of_a_plain_run():
+    """Angles are then rough; with as many sums as clients, refinement makes the step exact."""
+    limits = Limits(most_share=1.0, most_sums=4, least_clients=2)
+    rough = Secure(sketch=16, fold=256, refinements=3, most_share=1.0, precision=1e-5)
+    grid = RecordingGrid(app(secure=SecureAnswers(limits)))
+    chosen = strategy(secure=rough)
+    chosen.start(grid, arrays(), 1, timeout=0.3)
+    sizes = chosen.state.wire.layout.sizes
+    assert max(sizes) > rough.fold
+    sketches = [
+        wire.unpack(content[wire.ANSWER])["sketch"]
+        for stage, _, content in grid.seen
+        if stage == "train"
+    ]
+    assert {len(found) for found in sketches} == {sum(min(size, 16) for size in sizes)}
+    start = torch.cat([p.detach().reshape(-1) for p in model().parameters()])
+    moved, plain = theta(chosen) - start, plain_run(rounds=1) - start
+    assert float((moved - plain).norm() / plain.norm()) < 0.02
+
+
+@pytest.mark.parametrize("stage", ["keys", "shares", "train", "dots", "sum", "confirm", "unmask"])
 def test_a_client_that_is_lost_at_any_stage_does_not_stop_the_run(stage):
     trained, grid = secure_run(rounds=1, lost={stage: {1}})
     assert grid.gone
     start = torch.cat([p.detach().reshape(-1) for p in model().parameters()])
-    arrived = stage in ("dots", "unmask")  # its vector was in the sum already
+    arrived = stage in ("dots", "confirm", "unmask")  # its vector was in the sum already
     plain = plain_run(rounds=1, clients=None if arrived else {0, 2, 3}) - start
     moved = theta(trained) - start
     assert float((moved - plain).norm() / plain.norm()) < 0.02
@@ -302,7 +322,7 @@ BROKEN = Array(dtype="float32", shape=(3,), stype="numpy.ndarray", data=b"not an
     [{"other": ArrayRecord({})}, {wire.ANSWER: ArrayRecord({"public": BROKEN})}],
     ids=["another record", "no array"],
 )
-@pytest.mark.parametrize("stage", ["keys", "shares", "train", "dots", "sum", "unmask"])
+@pytest.mark.parametrize("stage", ["keys", "shares", "train", "dots", "sum", "confirm", "unmask"])
 def test_an_answer_that_cannot_be_read_is_logged_and_skipped(stage, content, caplog):
     class Garbled(RecordingGrid):
         def _record(self, question: Any, reply: Any) -> Any:
@@ -318,8 +338,14 @@ def test_an_answer_that_cannot_be_read_is_logged_and_skipped(stage, content, cap
         result = chosen.start(grid, arrays(), 1, timeout=0.3)
     said = "Reply of node {} (client" if stage == "train" else "stage " + stage + ": node {}: "
     assert said.format(grid.nodes[1]) in caplog.text
-    arrived = stage in ("dots", "unmask")  # its vector was in the sum already
+    arrived = stage in ("dots", "confirm", "unmask")  # its vector was in the sum already
     assert result.train_metrics_clientapp[1]["clients"] == CLIENTS - (not arrived)
+
+
+@pytest.mark.parametrize("given", [{"limits": 0.5}, {"psk": "abc"}])
+def test_answers_with_limits_or_a_key_of_the_wrong_kind_are_errors_at_once(given):
+    with pytest.raises(InputError, match=f"SecureAnswers.{next(iter(given))}: expected"):
+        SecureAnswers(**given)
 
 
 def test_options_that_need_single_updates_are_refused():

@@ -23,6 +23,7 @@ FIELDS = {
     "sketch": ["sketch", "norms"],
     "dots": ["dots"],
     "sum": ["masked"],
+    "confirm": ["about", "proofs"],
     "unmask": ["about", "shares"],
 }
 
@@ -66,7 +67,7 @@ def forging(stage: str, field: str, value: Any) -> Any:
 def test_an_answer_of_the_wrong_kind_counts_as_none(stage, field, value):
     step, _ = run(forging(stage, field, value))
     counted = LIAR in step.certificate.client_ids
-    assert counted == (stage == "unmask")  # by then its vector is in the sum
+    assert counted == (stage in ("confirm", "unmask"))  # by then its vector is in the sum
     assert torch.isfinite(step.direction).all()
 
 

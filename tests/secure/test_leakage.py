@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import secrets
+
 import numpy as np
+import pytest
 import torch
-from parties import CLIENTS, SIZES, secret, secure_round, units, updates
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+from parties import CLIENTS, REQUEST, SIZES, FaultyExchange, secret, secure_round, units, updates
 from scipy import stats
 
 from fedcraft.aggregators import aggregator
 from fedcraft.secure import Secure
+from fedcraft.secure import client as client_side
+from fedcraft.secure import server as server_side
 from fedcraft.secure.cohort import aggregate_secretly
 from fedcraft.secure.fixed_point import FixedPoint
-from fedcraft.secure.primitives import derive
+from fedcraft.secure.primitives import agree, derive, private_key, public_key
+from fedcraft.secure.server import MaskedRound
 from fedcraft.secure.sketch import sketch
 
 OPTIONS = Secure(sketch=8, most_share=0.95, refinements=1)
@@ -111,6 +118,89 @@ def test_the_sums_and_products_do_not_determine_any_client():
         basis = torch.linalg.svd(vectors, full_matrices=False)[2]
         for row in block.double():
             assert float((basis @ row).norm()) < 0.999
+
+
+class Drawn:
+    """Clients and server that draw the same secrets in every round, but for one of them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.drawn: list[bytes] = []
+        self.changed: int | None = None
+        monkeypatch.setattr(secrets, "token_bytes", self._draw)
+
+    def _draw(self, size: int) -> bytes:
+        number, index = len(self.drawn), len([d for d in self.drawn if len(d) == 32])
+        other = size == 32 and index == self.changed
+        found = np.random.default_rng([number, int(other)]).bytes(size)
+        self.drawn.append(found)
+        return found
+
+    def round(self, changed: int | None = None, occasion: bytes = b"1") -> FaultyExchange:
+        """Run a round with one sum; ``changed`` counts among the secrets of 32 bytes."""
+        self.drawn, self.changed = [], changed
+        exchange = FaultyExchange(updates(), OPTIONS)
+        clients = list(CLIENTS)
+        round = MaskedRound(exchange, clients, SIZES, OPTIONS, occasion=occasion, request=REQUEST)
+        c = torch.full((3, 6), 1 / 6, dtype=torch.float64)
+        round.sum(c, clients, FixedPoint.choose(SIZES, c, torch.ones(3), 1e-3))
+        return exchange
+
+
+def answers_of(exchange: FaultyExchange, stage: str, field: str) -> np.ndarray:
+    found = [np.asarray(reply[field]) for asked, _, reply in exchange.received if asked == stage]
+    return np.stack(found)
+
+
+def test_the_sketch_depends_on_a_secret_of_every_client_that_the_server_never_sees(monkeypatch):
+    """All that the server relays in the open is alike, and still it gets another sketch."""
+    drawn = Drawn(monkeypatch)
+    first = answers_of(drawn.round(), "sketch", "sketch")
+    assert np.array_equal(first, answers_of(drawn.round(), "sketch", "sketch"))  # the control
+    for place in CLIENTS:
+        exchange = drawn.round(changed=place)
+        assert not np.allclose(first, answers_of(exchange, "sketch", "sketch"), atol=0.1)
+
+
+def test_no_secret_that_a_client_draws_can_be_read_in_what_the_server_receives(monkeypatch):
+    drawn = Drawn(monkeypatch)
+    exchange = drawn.round()
+    received = [
+        (stage, name, np.asarray(array).tobytes())
+        for stage, _, reply in exchange.received
+        for name, array in reply.items()
+    ]
+    kept = [d[at : at + 16] for d in drawn.drawn for at in range(0, len(d), 16) if len(d) > 16]
+    assert len(kept) == len(CLIENTS) * (2 + 1 + 2 * OPTIONS.sums)
+    for stage, name, content in received:
+        assert not any(part in content for part in kept), (stage, name)
+    lengths = sum(len(content) for stage, name, content in received if name == "sealed")
+    assert lengths > len(CLIENTS) * (len(CLIENTS) - 1) * 32
+
+
+def test_what_clients_seal_looks_uniform():
+    _, exchange = secure_round(updates(), OPTIONS)
+    sealed = answers_of(exchange, "shares", "sealed")
+    assert uniform_pvalue(sealed.reshape(-1)) > 1e-5
+
+
+def test_the_secret_of_two_clients_is_that_of_x25519():
+    """It must not follow from the public keys, which the server has."""
+    mine, other = b"a" * 16, public_key(b"b" * 16)
+    shared = private_key(mine).exchange(X25519PublicKey.from_public_bytes(other))
+    assert agree(mine, other, b"psk") == derive(shared + b"psk", "agreement")
+
+
+@pytest.mark.parametrize("removed", ["self_mask", "pair_mask"])
+def test_each_kind_of_mask_depends_on_everything_that_the_server_has_said(removed, monkeypatch):
+    """With the other kind taken away, a server that says something else sees another vector."""
+    drawn = Drawn(monkeypatch)
+    monkeypatch.setattr(client_side, removed, lambda secret, heard: bytes(32))
+    monkeypatch.setattr(server_side, removed, lambda secret, heard: bytes(32))
+    first = answers_of(drawn.round(), "sum", "masked")
+    assert np.array_equal(first, answers_of(drawn.round(), "sum", "masked"))  # the control
+    other = answers_of(drawn.round(occasion=b"2"), "sum", "masked")
+    for one, two in zip(first, other, strict=True):
+        assert (one == two).mean() < 0.1
 
 
 def _guess(seen: torch.Tensor, seed: bytes) -> torch.Tensor:

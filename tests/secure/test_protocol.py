@@ -69,7 +69,7 @@ def test_a_vector_of_the_wrong_size_counts_as_lost():
     assert torch.allclose(found, units(rows)[arrived].sum(0) / len(CLIENTS), atol=1e-6)
 
 
-@pytest.mark.parametrize("stage", ["keys", "shares", "sketch", "dots", "sum", "unmask"])
+@pytest.mark.parametrize("stage", ["keys", "shares", "sketch", "dots", "sum", "confirm", "unmask"])
 @pytest.mark.parametrize("lost", [{1}, {0, 4}], ids=["one", "two"])
 def test_clients_lost_at_any_stage_do_not_spoil_the_round(stage, lost):
     """The result is that of the clients that remain, or of all if their vectors had arrived."""
@@ -79,7 +79,7 @@ def test_clients_lost_at_any_stage_do_not_spoil_the_round(stage, lost):
     secure_rule.memory = plain_rule.memory = {"reference": updates(1)[0]}
     step = aggregate_secretly(secure_rule, secret(round, options))
     kept = [i for i in CLIENTS if i not in lost]
-    before = stage != "unmask"
+    before = stage not in ("confirm", "unmask")
     assert sorted(step.certificate.client_ids) == (kept if before else list(CLIENTS))
     ids = list(step.certificate.client_ids)
     plain = plain_rule.aggregate(
@@ -194,10 +194,11 @@ def test_a_repeated_round_counts_with_the_first_one():
     summed(round, equal())
     again = MaskedRound(exchange, list(CLIENTS), SIZES, options, occasion=b"1", request=REQUEST)
     summed(again, 2 * equal())  # a multiple reveals nothing new
+    last = MaskedRound(exchange, list(CLIENTS), SIZES, options, occasion=b"1", request=REQUEST)
     other = equal()
     other[:, 3] *= 1.5
-    with pytest.raises(RoundFailed):
-        summed(again, other)
+    with pytest.raises(RoundFailed):  # this attempt has no sum but this one
+        summed(last, other)
 
 
 def test_a_client_answers_every_sum_once_and_gives_one_secret_of_each_client():
@@ -205,9 +206,11 @@ def test_a_client_answers_every_sum_once_and_gives_one_secret_of_each_client():
     summed(round, equal())
     client = exchange.clients[0]
     heard = as_array(client.transcript.value)
-    said = {"index": np.array(0), "survivors": np.array([0, 1, 2]), "said": heard}
+    said = {"index": np.array(0), "survivors": np.arange(5), "said": heard}
+    with pytest.raises(RefusedError, match="has confirmed its survivors"):
+        client.confirm(said)
     with pytest.raises(RefusedError, match="has unmasked it"):
-        client.unmask(said)
+        client.unmask(said, {})
     request = {"index": np.array(0), "said": heard}
     with pytest.raises(RefusedError, match="answered already"):
         client.sum({**request, "members": np.arange(6), "coefficients": equal().numpy()})

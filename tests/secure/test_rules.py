@@ -8,11 +8,13 @@ import torch
 from parties import SIZES, secure_round, updates
 
 from fedcraft.aggregators import RULES, aggregator
+from fedcraft.aggregators.guards import guard
 from fedcraft.aggregators.inputs import RoundInput
 from fedcraft.errors import InputError
 from fedcraft.secure import Secure
 from fedcraft.secure.agreement import largest_share
 from fedcraft.secure.fixed_point import FixedPoint
+from fedcraft.secure.limits import Limits
 from fedcraft.secure.products import spread_evenly
 from fedcraft.secure.simulation import ArithmeticRound, simulate_round
 from fedcraft.updates import Layout
@@ -65,6 +67,39 @@ def test_a_rule_that_needs_rows_says_so_by_name(name):
     with pytest.raises(InputError, match=f"{type(rule).__name__}: secure: .*single updates"):
         step_of(rule)
     assert rule.state_dict() == before
+
+
+def test_with_sums_only_the_guard_is_named_and_not_the_average_that_it_is_around():
+    sums = Secure(sketch=0, bound=20.0)
+    rule = aggregator("average").guarded(guard("cosine"))
+    with pytest.raises(InputError, match=r"Average with the guard .*without a guard"):
+        step_of(rule, sums)
+
+
+BAD_OPTIONS = [
+    ({"dropouts": 0.2}, "secure.dropouts: expected a table such as"),
+    ({"dropouts": {"sum": True}}, "secure.dropouts.sum: expected a number"),
+    ({"sketch": 0, "bound": float("inf")}, "secure.bound: expected a finite number"),
+    ({"sketch": 0, "bound": True}, "secure.bound: expected a finite number"),
+    ({"protocol": ["complete"]}, "secure.protocol: expected one of"),
+    ({"most_share": True}, "secure.most_share: expected a number"),
+]
+BAD_LIMITS = [
+    ({"most_share": "a"}, "Limits.most_share: expected a number above 0"),
+    ({"most_share": True}, "Limits.most_share: expected a number above 0"),
+    ({"most_sums": 1.5}, "Limits.most_sums: expected a whole number >= 1, found 1.5"),
+    ({"least_clients": True}, "Limits.least_clients: expected a whole number >= 2"),
+    ({"equal_sums": 1}, "Limits.equal_sums: expected True or False"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "message"),
+    [(Secure, *case) for case in BAD_OPTIONS] + [(Limits, *case) for case in BAD_LIMITS],
+)
+def test_options_and_limits_of_the_wrong_kind_are_errors_that_name_them(kind, given, message):
+    with pytest.raises(InputError, match=message):
+        kind(**given)
 
 
 @pytest.mark.parametrize("constraint", ["equal", "at_least"])

@@ -83,6 +83,14 @@ def test_folding_changes_cosines_by_about_one_over_root_length():
     assert (folded - exact).abs().max() < 5 * (1 / np.sqrt(2000) + 1 / np.sqrt(4096))
 
 
+def test_updates_in_different_pieces_of_a_layer_do_not_look_alike_after_folding():
+    """Without signs two constant pieces would be added up to the same numbers."""
+    rows = torch.zeros(2, 512)
+    rows[0, :256] = rows[1, 256:] = 1 / 16
+    cosines = [gram_from(sketch(rows, [512], s, count=128, fold=256))[0, 0, 1] for s in seeds(10)]
+    assert np.abs(np.mean(cosines)) < 0.2
+
+
 def test_a_client_without_an_update_has_no_angle():
     rows = torch.cat([structured(2, 30), torch.zeros(1, 30)])
     kernel = gram_from(sketch(rows, [30], bytes(32), count=10, fold=10**6))[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,18 +56,37 @@ def neighbours(public: NDArray[np.uint8], me: int, degree: int) -> list[int]:
     count = len(public)
     if count - 1 <= degree:
         return [j for j in range(count) if j != me]
-    salt = digest(public.tobytes())
-    ring = sorted(range(count), key=lambda i: digest(salt, public[i].tobytes()))
+    ring = _ring(public)
     place = ring.index(me)
     near = range(-(degree // 2), degree // 2 + 1)
     return sorted(ring[(place + step) % count] for step in near if step)
+
+
+def in_one_piece(public: NDArray[np.uint8], places: Collection[int], degree: int) -> bool:
+    """Tell whether clients share masks as one group, and not as two that are separate.
+
+    Only the sum of a whole group is hidden. Groups are separate where the ring has gaps, wider than
+    the reach of a client, in two places.
+    """
+    if len(public) - 1 <= degree:
+        return True
+    ring = _ring(public)
+    at = [place for place, client in enumerate(ring) if client in places]
+    steps = np.diff([*at, at[0] + len(ring)])
+    return int((steps > degree // 2).sum()) <= 1
+
+
+def _ring(public: NDArray[np.uint8]) -> list[int]:
+    salt = digest(public.tobytes())
+    return sorted(range(len(public)), key=lambda i: digest(salt, public[i].tobytes()))
 
 
 def needed_shares(holders: int, threshold: float) -> int:
     """How many of ``holders`` shares recover a secret: always more than half.
 
     A client gives away only one of another's two secrets per sum. So the server, which must find
-    more than half of the holders for each, never gets both.
+    more than half of the holders for each, never gets both. As many must also have confirmed the
+    same list of survivors: two lists cannot both find more than half.
     """
     return min(int(threshold * holders) + 1, holders)
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcraft.secure.agreement import Floats, Message
-from fedcraft.secure.primitives import SHARE, Bytes
+from fedcraft.secure.primitives import Bytes
 
 _LARGEST = float(np.sqrt(np.finfo(np.float32).max))  # as in plain rounds
 Shape = tuple[int, ...] | None
@@ -33,15 +33,13 @@ def numbers(answer: Message, name: str, shape: Shape) -> Floats | None:
     return found.astype(np.float64) if found is not None and fine else None
 
 
-def shares_of(answer: Message) -> dict[int, bytes]:
-    """Return one share for each client that an answer is about."""
+def by_client(answer: Message, name: str, size: int) -> dict[int, bytes]:
+    """Return ``size`` bytes for each client that an answer is about."""
     about = counts(answer, "about")
-    if about is None:
+    found = None if about is None else octets(answer, name, (len(about), size))
+    if about is None or found is None:
         return {}
-    shares = octets(answer, "shares", (len(about), SHARE))
-    if shares is None:
-        return {}
-    return {j: share.tobytes() for j, share in zip(about, shares, strict=True)}
+    return {j: part.tobytes() for j, part in zip(about, found, strict=True)}
 
 
 def _read(

@@ -11,9 +11,18 @@ import torch
 from torch import Tensor
 
 from fedcraft.errors import InputError
-from fedcraft.secure.agreement import Message, RefusedError, Transcript, needed_shares, neighbours
+from fedcraft.secure.agreement import (
+    Message,
+    RefusedError,
+    Transcript,
+    in_one_piece,
+    needed_shares,
+    neighbours,
+)
+from fedcraft.secure.answers import by_client
 from fedcraft.secure.limits import Limits, agreed_format, check_layers
 from fedcraft.secure.primitives import (
+    KEY,
     SECRET,
     SHARE,
     Bytes,
@@ -74,7 +83,8 @@ class SecureClient:
         public, me = np.asarray(said["public"], dtype=np.uint8), int(mine["me"])
         self.limits.check_roster(said, me, self._public_keys())
         self._hear("shares", said)
-        near = neighbours(public, me, int(said["neighbours"]))
+        degree = int(said["neighbours"])
+        near = neighbours(public, me, degree)
         holders = sorted([*near, me])
         least = needed_shares(len(holders), float(said["threshold"]))
         pieces = [split(self._seed(i), least, len(holders)) for i in range(1, 1 + 2 * self._sums)]
@@ -89,6 +99,7 @@ class SecureClient:
         held = np.zeros((len(public), 2 * self._sums, SHARE), np.uint8)
         held[me] = [as_array(piece[holders.index(me)]) for piece in pieces]
         self.memory |= {"public": public, "me": np.array(me), "held": held}
+        self.memory |= {"least": np.array(least), "degree": np.array(degree)}
         self.memory |= {"near": np.array(near), "names": np.array(said["names"], np.uint64)}
         return {"sealed": as_array(b"".join(sealed)), "lengths": np.array(list(map(len, sealed)))}
 
@@ -142,12 +153,15 @@ class SecureClient:
         self._check_transcript(said)
         if index != int(self.memory["next_sum"]) or index >= self._sums:
             raise RefusedError(f"index: sum {index} was not agreed, or has been answered already")
+        if "members" in self.memory:
+            raise RefusedError("index: the sum before this one was neither unmasked nor given up")
         members, sizes = self._members(said), self.memory["sizes"].tolist()
         coefficients = np.asarray(said["coefficients"], dtype=np.float64)
         if coefficients.shape != (len(sizes), len(members)):
             raise RefusedError(f"coefficients: found the shape {coefficients.shape}")
         self.limits.check_coefficients(coefficients)
         point = agreed_format(said, sizes, coefficients)
+        self._check_crowd(members)
         self._check_shares(members, coefficients)
         self._hear("sum", said)
         self.memory |= {"next_sum": np.array(index + 1), "members": np.array(members)}
@@ -160,33 +174,58 @@ class SecureClient:
                 point.add_mask(words, self._pair_mask(index, j), 1 if me < j else -1)
         return {"masked": point.pack(words)}
 
-    def unmask(self, said: Message) -> Message:
+    def confirm(self, said: Message) -> Message:
+        """Agree to the list of survivors, those whose vectors have arrived, once per sum.
+
+        The list decides which vector the server can compute, so the shares are checked again on it.
+        Returns a proof for each neighbour that this client has heard this list and no other. An
+        empty list gives the sum up.
+        """
+        index, survivors = int(said["index"]), [int(j) for j in said["survivors"]]
+        self._check_transcript(said)
+        if self._state(index) != "answered":
+            raise RefusedError(
+                f"index: this client takes no part in sum {index}, or has confirmed its survivors"
+            )
+        if survivors:
+            self._check_survivors(survivors)
+        self._hear("confirm", said)
+        self.memory["survivors"] = np.array(survivors, np.int64)
+        near, me = self.memory["near"].tolist(), int(self.memory["me"])
+        proofs = [as_array(self._proof(j, me, j)) for j in near]
+        return {"about": np.array(near), "proofs": np.stack(proofs)}
+
+    def unmask(self, said: Message, mine: Message) -> Message:
         """Return, for each neighbour in the last sum, a share of one of its two secrets.
 
         Of a client whose vector arrived: the secret of its own mask. Of one whose vector did not:
-        the secret of its masks with others. Never both, because both would uncover its vector.
+        the secret of its masks with others. Never both, because both would uncover its vector. And
+        only if more than half of the holders of this client's secrets have confirmed the same list:
+        a server that tells clients different lists could otherwise pick whose masks it removes.
         """
-        index, survivors = int(said["index"]), {int(j) for j in said["survivors"]}
+        index = int(said["index"])
         self._check_transcript(said)
-        if index != int(self.memory["next_sum"]) - 1 or "members" not in self.memory:
+        if self._state(index) != "confirmed":
             raise RefusedError(
                 f"index: this client takes no part in sum {index}, or has unmasked it"
             )
-        members = {int(j) for j in self.memory.pop("members")}
-        if not survivors <= members or len(survivors) < self.limits.least_clients:
-            raise RefusedError(f"survivors: {len(survivors)}, too few or not of this sum")
+        self._check_proofs(mine)
+        members, survivors = self.memory["members"].tolist(), self.memory["survivors"].tolist()
         self._hear("unmask", said)
+        del self.memory["members"], self.memory["survivors"]
         held = self.memory["held"]
-        about = [j for j in sorted(members) if held[j].any()]
-        kinds = [index + (self._sums if j in survivors else 0) for j in about]
-        shares = [held[j, kind] for j, kind in zip(about, kinds, strict=True)]
-        return {"about": np.array(about), "shares": np.stack(shares)}
+        about = np.array([j for j in sorted(members) if held[j].any()], np.int64)
+        if not survivors:  # given up: too few clients are left to unmask it
+            self.memory["spent"], about = self.memory["spent"][:-1], about[:0]
+        kinds = index + self._sums * np.isin(about, survivors)
+        return {"about": about, "shares": held[about, kinds]}
 
     def answer(self, stage: str, said: Message, mine: Message) -> Message:
         """Answer any stage but the sketch, which needs the update."""
-        if stage == "shares":
-            return self.shares(said, mine)
-        answers = {"keys": self.keys, "dots": self.dots, "sum": self.sum, "unmask": self.unmask}
+        private = {"shares": self.shares, "unmask": self.unmask}
+        if stage in private:
+            return private[stage](said, mine)
+        answers = {"keys": self.keys, "dots": self.dots, "sum": self.sum, "confirm": self.confirm}
         if stage not in answers:
             raise RefusedError(f"stage: {stage!r} is not a stage of a secure round")
         return answers[stage](said)
@@ -207,6 +246,12 @@ class SecureClient:
     def _check_transcript(self, said: Message) -> None:
         if np.asarray(said["said"], np.uint8).tobytes() != self.transcript.value:
             raise RefusedError("said: the server has said something else to the other clients")
+
+    def _state(self, index: int) -> str:
+        """How far this client is with a sum."""
+        if index != int(self.memory["next_sum"]) - 1 or "members" not in self.memory:
+            return "closed"
+        return "confirmed" if "survivors" in self.memory else "answered"
 
     @property
     def _sums(self) -> int:
@@ -267,7 +312,7 @@ class SecureClient:
     def _spent(self, occasion: Any) -> dict[str, Any]:
         """The sums that were answered earlier in the same round: a repeated round adds to them."""
         same = np.array_equal(self.memory.get("occasion", np.empty(0)), occasion)
-        kept = ("spent", "spent_names") if same and "spent" in self.memory else ()
+        kept = ("spent", "spent_names", "spent_scale") if same and "spent" in self.memory else ()
         return {key: self.memory[key] for key in kept}
 
     def _check_shares(self, members: list[int], coefficients: Any) -> None:
@@ -276,11 +321,52 @@ class SecureClient:
         known = self.memory.get("spent_names", np.empty(0, np.uint64))
         all_names = np.union1d(known, names)
         earlier = self.memory.get("spent", np.empty((0, len(coefficients), 0)))
+        scale = np.array([self.memory["bound"], *self.memory["sizes"]])
+        if not np.array_equal(self.memory.get("spent_scale", scale), scale):
+            raise RefusedError("sizes: the round is repeated with other layers or another bound")
         wide = np.zeros((len(earlier) + 1, len(coefficients), len(all_names)))
         wide[:-1][:, :, np.searchsorted(all_names, known)] = earlier
         wide[-1][:, np.searchsorted(all_names, names)] = coefficients
         self.limits.check_share(wide)
-        self.memory |= {"spent": wide, "spent_names": all_names}
+        self.memory |= {"spent": wide, "spent_names": all_names, "spent_scale": scale}
+
+    def _check_survivors(self, survivors: list[int]) -> None:
+        """Refuse survivors of whom the sum would show too much; count the sum with them alone."""
+        members = set(self.memory["members"].tolist())
+        known = len(set(survivors)) == len(survivors) and set(survivors) <= members
+        mine = int(self.memory["me"]) in survivors
+        if not known or not mine or len(survivors) < self.limits.least_clients:
+            raise RefusedError(
+                f"survivors: {len(survivors)}, too few, not of this sum, or without this client"
+            )
+        self._check_crowd(survivors)
+        lost = self.memory["names"][sorted(members - set(survivors))]
+        spent = self.memory["spent"].copy()
+        spent[-1][:, np.isin(self.memory["spent_names"], lost)] = 0
+        self.limits.check_share(spent)
+        self.memory["spent"] = spent
+
+    def _check_crowd(self, places: list[int]) -> None:
+        """Refuse a sum in which this client would share masks with few others, or in two groups."""
+        holders = {int(self.memory["me"]), *self.memory["near"].tolist()}
+        enough = len(holders & set(places)) >= int(self.memory["least"])
+        degree = int(self.memory["degree"])
+        if not enough or not in_one_piece(self.memory["public"], set(places), degree):
+            raise RefusedError("members: too few of this client's neighbours, or two groups")
+
+    def _proof(self, other: int, sender: int, receiver: int) -> bytes:
+        """What only two clients can compute, and only if they have heard the same."""
+        return self._channel(self.memory["public"], other, f"proof {sender}-{receiver}")
+
+    def _check_proofs(self, mine: Message) -> None:
+        me, near = int(self.memory["me"]), self.memory["near"].tolist()
+        given = by_client(mine, "proofs", KEY)
+        agreed = [j for j in near if j in given and given[j] == self._proof(j, j, me)]
+        if 1 + len(agreed) < int(self.memory["least"]):
+            raise RefusedError(
+                f"proofs: only {len(agreed)} neighbours have confirmed the same survivors; "
+                f"expected {int(self.memory['least']) - 1} or more"
+            )
 
 
 def scaled_rows(updates: Tensor, sizes: Sequence[int], bound: float) -> tuple[Tensor, Tensor]:

@@ -70,8 +70,9 @@ class SecretCohort(Cohort):
     def _require_products(self) -> None:
         if self.products.sums_only:
             raise InputError(
-                "secure: this rule needs Gram matrices, and with secure.sketch = 0 the server sees "
-                "sums only; set secure.sketch, or choose fedavg"
+                "secure: this rule or its guard needs products with single updates, and with "
+                "secure.sketch = 0 the server sees sums only; set secure.sketch, or choose fedavg "
+                "without a guard"
             )
 
     def dots(self, vector: Vector) -> Tensor:
@@ -118,9 +119,10 @@ def aggregate_secretly(rule: Aggregator, cohort: SecretCohort) -> Step:
 
 
 def _named(error: BaseException, rule: Aggregator) -> BaseException:
-    """Say which rule cannot run without rows."""
+    """Say which rule, or which guard around it, cannot run without rows."""
     if isinstance(error, FedcraftError) and str(error).startswith("secure:"):
-        return type(error)(f"{type(rule).__name__}: {error}")
+        guard = "" if rule.guard is None else f" with the guard {type(rule.guard).__name__}"
+        return type(error)(f"{type(rule).__name__}{guard}: {error}")
     return error
 
 

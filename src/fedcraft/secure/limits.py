@@ -12,6 +12,7 @@ import torch
 from fedcraft.errors import require
 from fedcraft.secure.agreement import Message, RefusedError, largest_share
 from fedcraft.secure.fixed_point import WIDTHS, FixedPoint, coarsest_steps
+from fedcraft.secure.options import is_number
 
 _LEAST_NEIGHBOURS = 2
 _LEAST_THRESHOLD = 0.5
@@ -33,9 +34,14 @@ class Limits:
     equal_sums: bool = False
 
     def __post_init__(self) -> None:
-        require(0 < self.most_share <= 1, "most_share", "a number in (0, 1]", self.most_share)
-        require(self.most_sums >= 1, "most_sums", "a whole number >= 1", self.most_sums)
-        require(self.least_clients >= 2, "least_clients", "a number >= 2", self.least_clients)
+        share, alone = self.most_share, self.equal_sums
+        fine = is_number(share) and 0 < share <= 1
+        require(fine, "Limits.most_share", "a number above 0 and at most 1", share)
+        for name, least in (("most_sums", 1), ("least_clients", 2)):
+            value = getattr(self, name)
+            fine = type(value) is int and value >= least
+            require(fine, f"Limits.{name}", f"a whole number >= {least}", value)
+        require(isinstance(alone, bool), "Limits.equal_sums", "True or False", alone)
 
     @property
     def most_products(self) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Literal, get_args
 
 from fedcraft.errors import require
 from fedcraft.registry import require_keys
 
-Stage = Literal["keys", "shares", "sketch", "dots", "sum", "unmask"]
+Stage = Literal["keys", "shares", "sketch", "dots", "sum", "confirm", "unmask"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 Protocol = Literal["exact", "arithmetic", "complete"]
 Concentrated = Literal["spread", "raise"]
@@ -37,7 +38,8 @@ class Secure:
       of them that must answer before a secret can be recovered, at least one half.
     * ``attempts``: how often a round is tried that loses too many clients.
     * ``protocol``: what the simulator runs. ``arithmetic``: sketches, fixed point, refinement and
-      drop-outs, but no keys and no masks, which change no bit of a sum; ``complete``: everything;
+      drop-outs, but no keys and no masks, which change no bit of a sum; ``complete``: everything,
+      with keys that no seed repeats, so that sketches and steps differ from run to run;
       ``exact``: like ``arithmetic``, with Gram matrices that have no error, to see what the limits
       alone do to a rule.
     * ``dropouts``: the simulator's probability that a client is lost, by stage.
@@ -64,19 +66,27 @@ class Secure:
             require(fine, f"secure.{name}", f"a whole number from {least} to {most}", value)
         for name, above, most_ in _NUMBERS:
             value = getattr(self, name)
-            fine = isinstance(value, int | float) and above <= value <= most_ and value > 0
+            fine = is_number(value) and above <= value <= most_ and value > 0
             require(fine, f"secure.{name}", f"a number from {above} to {most_}", value)
-        bounded = isinstance(self.bound, int | float) and self.bound > 0
+        bounded = is_number(self.bound) and 0 < float(self.bound or 0) < inf
         fine = bounded if self.sketch == 0 and self.enabled else self.bound is None or bounded
-        require(fine, "secure.bound", "a number above 0 where secure.sketch is 0", self.bound)
+        needed = "a finite number above 0, the largest coordinate of an update, where sketch is 0"
+        require(fine, "secure.bound", needed, self.bound)
         require(isinstance(self.enabled, bool), "secure.enabled", "true or false", self.enabled)
         for name, choices in (("protocol", Protocol), ("concentrated", Concentrated)):
             value = getattr(self, name)
             kinds = get_args(choices)
-            require(value in kinds, f"secure.{name}", f"one of {', '.join(kinds)}", value)
+            require(
+                isinstance(value, str) and value in kinds,
+                f"secure.{name}",
+                f"one of {', '.join(kinds)}",
+                value,
+            )
+        table = isinstance(self.dropouts, Mapping)
+        require(table, "secure.dropouts", "a table such as {sum = 0.1}", self.dropouts)
         for stage, chance in self.dropouts.items():
             require(stage in STAGES, "secure.dropouts", f"stages among {STAGES}", stage)
-            fine = isinstance(chance, int | float) and 0 <= chance < 1
+            fine = is_number(chance) and 0 <= chance < 1
             require(fine, f"secure.dropouts.{stage}", "a number from 0 to below 1", chance)
 
     @property
@@ -95,6 +105,11 @@ class Secure:
         require_keys("secure", table, cls)
         found = cls(**{"enabled": False, **table})
         return found if found.enabled else None
+
+
+def is_number(value: object) -> bool:
+    """Tell whether a value is a number; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 _WHOLE = (

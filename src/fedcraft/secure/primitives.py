@@ -23,6 +23,7 @@ except ImportError as error:
     raise MissingExtraError("cryptography", "privacy") from error
 
 Bytes = NDArray[np.uint8]
+KEY = 32  # bytes of a derived key
 SECRET = 16  # bytes of a secret that is shared: 128 bits, as strong as X25519
 _INDEX = 4  # bytes of a share's number
 SHARE = _INDEX + SECRET
@@ -32,7 +33,7 @@ _CHUNK = 1 << 22  # zeros to encrypt at a time
 def derive(secret: bytes, purpose: str, context: bytes = b"") -> bytes:
     """Return a key for one purpose (HKDF with SHA-256)."""
     info = purpose.encode() + b"\0" + context
-    return HKDF(algorithm=hashes.SHA256(), length=32, salt=None, info=info).derive(secret)
+    return HKDF(algorithm=hashes.SHA256(), length=KEY, salt=None, info=info).derive(secret)
 
 
 def digest(*parts: bytes) -> bytes:

@@ -24,7 +24,7 @@ from fedcraft.secure.agreement import largest_share
 from fedcraft.secure.fixed_point import FixedPoint
 from fedcraft.secure.options import Secure
 from fedcraft.secure.primitives import digest
-from fedcraft.secure.server import RoundFailed, SecretRound
+from fedcraft.secure.server import RoundFailed, SecretRound, SumGivenUp
 from fedcraft.updates import ClientId
 
 _LEAST_CLIENTS = 2
@@ -112,8 +112,10 @@ class SecretProducts:
         split = [self._parts(wanted[q], rows, q, estimate[q]) for q in range(len(wanted))]
         shares, rest = [factors for factors, _ in split], torch.stack([more for _, more in split])
         before = list(self.known)
-        if bool(rest.any()):
-            self._sum(rest, rows, torch.maximum(lengths, _lengths(estimate, rest)))
+        longest = torch.maximum(lengths, _lengths(estimate, rest))
+        if bool(rest.any()) and not self._sum(rest, rows, longest):
+            for q in range(len(wanted)):
+                shares[q] = _closest(self._columns(q, rows), wanted[q], estimate[q])
         total = torch.zeros(sum(self._round.sizes))
         parts = torch.split_with_sizes(total, list(self._round.sizes))
         for layer, (part, share) in enumerate(zip(parts, shares, strict=True)):
@@ -134,8 +136,7 @@ class SecretProducts:
         The rest is zero if it is negligible, if a new sum would reveal too much, or if clients were
         lost in the last sum that is allowed. Then the known sums alone come as close as they can.
         """
-        earlier = [known.coefficients[layer, list(rows)] for known in self.known]
-        columns = torch.stack(earlier, 1) if earlier else wanted.new_zeros(len(wanted), 0)
+        columns = self._columns(layer, rows)
         factors: Tensor = torch.linalg.pinv(columns, rtol=1e-10) @ wanted
         rest = wanted - columns @ factors
         length = float(_lengths(estimate, wanted))
@@ -153,12 +154,31 @@ class SecretProducts:
                 f"{self._options.most_share:g}; raise it, lower secure.refinements, or set "
                 "secure.concentrated = 'spread'"
             )
+        if self.lost and most * len(rest) < 1:
+            raise RoundFailed(f"stage sum: {len(rest)} clients are left, too few to hide one")
         self.spread.add(layer)
         if bool(columns.any()):
             return _closest(columns, wanted, estimate), torch.zeros_like(rest)
         return factors, spread_evenly(rest, most, estimate)
 
-    def _sum(self, rest: Tensor, rows: Sequence[int], lengths: Tensor) -> None:
+    def _columns(self, layer: int, rows: Sequence[int]) -> Tensor:
+        """The coefficients of the known sums in a layer, one column each."""
+        earlier = [known.coefficients[layer, list(rows)] for known in self.known]
+        empty = torch.zeros(len(rows), 0, dtype=torch.float64)
+        return torch.stack(earlier, 1) if earlier else empty
+
+    def _fair(self, coefficients: Tensor, rows: Collection[int]) -> bool:
+        """Whether clients will agree to one more sum over ``rows`` alone."""
+        if self._options.most_share == 1:
+            return True
+        kept = torch.zeros_like(coefficients)
+        kept[:, list(rows)] = coefficients[:, list(rows)]
+        sums = torch.stack([*(known.coefficients for known in self.known), kept])
+        share = max(largest_share(sums[:, layer].numpy()) for layer in range(sums.shape[1]))
+        return share <= self._options.most_share * (1 - 1e-10)
+
+    def _sum(self, rest: Tensor, rows: Sequence[int], lengths: Tensor) -> bool:
+        """Ask for one more sum; False if too few are left to hide every client in it."""
         if self.left == 0:
             raise InputError(
                 f"secure.refinements: the rule asks for more than {self._options.sums} sums of a "
@@ -170,15 +190,33 @@ class SecretProducts:
         point = FixedPoint.choose(
             self._round.sizes, wide[:, asked], lengths, self._options.precision
         )
-        self.spent += 1
-        vector, arrived = self._round.sum(wide, asked, point)
-        gone = set(asked) - set(arrived)
         first = not self.known
+        if not first and not self._fair(wide, asked):
+            return False
+        self.spent += 1
+        vector, arrived = self._summed(wide, asked, point)
+        gone = set(asked) - set(arrived)
         self.lost |= gone
-        wide[:, [row for row in range(wide.shape[1]) if row not in arrived]] = 0
-        self._learn(wide, vector)
+        if vector is not None:
+            wide[:, [row for row in range(wide.shape[1]) if row not in arrived]] = 0
+            self._learn(wide, vector)
+        elif first and self.left == 0:
+            raise RoundFailed(
+                "stage sum: the clients that are left are too few to hide one, and no further sum "
+                "is allowed; the round must be repeated"
+            )
         if first and gone:
             raise ClientsLost(gone)
+        return vector is not None
+
+    def _summed(
+        self, wide: Tensor, asked: list[int], point: FixedPoint
+    ) -> tuple[Tensor | None, Collection[int]]:
+        """Return the vector, None if it was given up, and whose vectors have arrived."""
+        try:
+            return self._round.sum(wide, asked, point, lambda rows: self._fair(wide, rows))
+        except SumGivenUp as up:
+            return None, up.arrived
 
     def _learn(self, coefficients: Tensor, vector: Tensor) -> None:
         everyone = range(coefficients.shape[1])

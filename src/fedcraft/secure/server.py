@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -13,15 +13,25 @@ from torch import Tensor
 
 from fedcraft.errors import FedcraftError
 from fedcraft.secure.agreement import Message, Transcript, name_of, needed_shares, neighbours
-from fedcraft.secure.answers import counts, numbers, octets, shares_of
+from fedcraft.secure.answers import by_client, counts, numbers, octets
 from fedcraft.secure.client import pair_mask, self_mask
 from fedcraft.secure.fixed_point import FixedPoint, Words
 from fedcraft.secure.options import Secure, Stage
-from fedcraft.secure.primitives import agree, as_array, is_usable, public_key, recover
+from fedcraft.secure.primitives import (
+    KEY,
+    SHARE,
+    agree,
+    as_array,
+    is_usable,
+    public_key,
+    recover,
+)
 from fedcraft.secure.sketch import gram_from, sketch_sizes
 from fedcraft.updates import ClientId
 
 Private = Mapping[ClientId, Message]
+Fair = Callable[[Collection[int]], bool]
+"""Whether a sum over some clients shows no client more than the others agreed to."""
 
 
 class Exchange(Protocol):
@@ -42,6 +52,14 @@ class RoundFailed(FedcraftError, RuntimeError):
     """Too many clients were lost to finish a secure round; it must be repeated with new keys."""
 
 
+class SumGivenUp(FedcraftError, RuntimeError):
+    """Clients were lost in a sum, and over the others it would show too much of one."""
+
+    def __init__(self, arrived: Collection[int]) -> None:
+        super().__init__("a sum was given up: without the lost clients it is mostly one update")
+        self.arrived = frozenset(arrived)
+
+
 class SecretRound(Protocol):
     """What a cohort needs of a round: sketches and lengths, products, and masked sums.
 
@@ -58,9 +76,16 @@ class SecretRound(Protocol):
         ...
 
     def sum(
-        self, coefficients: Tensor, rows: Sequence[int], point: FixedPoint
+        self,
+        coefficients: Tensor,
+        rows: Sequence[int],
+        point: FixedPoint,
+        fair: Fair | None = None,
     ) -> tuple[Tensor, list[int]]:
-        """Return sum_i c[q, i] u_i^q over those of ``rows`` whose vectors arrive, and those."""
+        """Return sum_i c[q, i] u_i^q over those of ``rows`` whose vectors arrive, and those.
+
+        Raises ``SumGivenUp`` if the sum over those is not ``fair``.
+        """
         ...
 
 
@@ -106,7 +131,11 @@ class MaskedRound:
         return np.array([float(torch.linalg.vector_norm(part)) for part in parts]) * (1 + 1e-5)
 
     def sum(
-        self, coefficients: Tensor, rows: Sequence[int], point: FixedPoint
+        self,
+        coefficients: Tensor,
+        rows: Sequence[int],
+        point: FixedPoint,
+        fair: Fair | None = None,
     ) -> tuple[Tensor, list[int]]:
         """See ``SecretRound``."""
         members = sorted(self._members[row] for row in rows)
@@ -129,9 +158,12 @@ class MaskedRound:
                 survivors.append(place)
         survivors.sort()
         _require(len(survivors), 2, "sum")
-        masks = Transcript(self._heard.value)
+        masks, arrived = Transcript(self._heard.value), [at[place] for place in survivors]
+        if fair is not None and not fair(arrived):
+            self._shares_from(index, survivors, [])  # clients do not count what was given up
+            raise SumGivenUp(arrived)
         self._unmask(point, total, index, members, survivors, masks)
-        return point.decode(total), [at[place] for place in survivors]
+        return point.decode(total), arrived
 
     def _keys(
         self, clients: Sequence[ClientId], occasion: bytes
@@ -237,15 +269,7 @@ class MaskedRound:
         masks: Transcript,
     ) -> None:
         """Take the survivors' own masks out, and those that they share with lost clients."""
-        said = {
-            "index": np.array(index),
-            "survivors": np.array(survivors),
-            "said": as_array(self._heard.value),
-        }
-        shares: dict[int, list[bytes]] = {}
-        for _, reply in self._ask("unmask", said, survivors):
-            for about, share in shares_of(reply).items():
-                shares.setdefault(about, []).append(share)
+        shares = self._shares_from(index, survivors, survivors)
         for place in members:
             near = neighbours(self._public, place, self._options.neighbours)
             affected = [j for j in near if j in survivors]
@@ -263,6 +287,27 @@ class MaskedRound:
                 shared = agree(secret, self._public[j, 1 + index].tobytes())
                 # The survivor j added this mask if j < place and subtracted it otherwise.
                 point.add_mask(total, pair_mask(shared, masks), -1 if j < place else 1)
+
+    def _shares_from(
+        self, index: int, asked: list[int], survivors: list[int]
+    ) -> dict[int, list[bytes]]:
+        """Let clients confirm the survivors to each other; return shares by whom they are about."""
+        said = {"index": np.array(index), "said": as_array(self._heard.value)}
+        said["survivors"] = np.array(survivors, np.int64)
+        proofs: dict[int, dict[int, bytes]] = {}
+        for sender, reply in self._ask("confirm", said, asked):
+            proofs[sender] = by_client(reply, "proofs", KEY)
+        private: dict[int, Message] = {}
+        for place in proofs:
+            given = {j: found[place] for j, found in proofs.items() if place in found}
+            content = as_array(b"".join(given.values())).reshape(-1, KEY)
+            private[place] = {"about": np.array(list(given), np.int64), "proofs": content}
+        said = {"index": np.array(index), "said": as_array(self._heard.value)}
+        shares: dict[int, list[bytes]] = {}
+        for _, reply in self._ask("unmask", said, list(proofs), private):
+            for about, share in by_client(reply, "shares", SHARE).items():
+                shares.setdefault(about, []).append(share)
+        return shares
 
     def _recovered(self, place: int, kind: int, shares: list[bytes]) -> bytes:
         """Return a client's secret; wrong shares must not spoil the sum."""

@@ -20,7 +20,14 @@ from fedcraft.secure.limits import Limits
 from fedcraft.secure.options import STAGES, Secure, Stage
 from fedcraft.secure.primitives import digest
 from fedcraft.secure.products import SecretProducts
-from fedcraft.secure.server import MaskedRound, Private, RoundFailed, SecretRound
+from fedcraft.secure.server import (
+    Fair,
+    MaskedRound,
+    Private,
+    RoundFailed,
+    SecretRound,
+    SumGivenUp,
+)
 from fedcraft.secure.sketch import gram_from, sketch
 from fedcraft.seeds import generator
 from fedcraft.updates import ClientId, Layout
@@ -111,15 +118,22 @@ class ArithmeticRound:
         return {row: dots[:, at] for at, row in enumerate(present)}
 
     def sum(
-        self, coefficients: Tensor, rows: Sequence[int], point: FixedPoint
+        self,
+        coefficients: Tensor,
+        rows: Sequence[int],
+        point: FixedPoint,
+        fair: Fair | None = None,
     ) -> tuple[Tensor, list[int]]:
         """See ``SecretRound``."""
         present = self._present("sum", rows)
+        if fair is not None and not fair(present):
+            raise SumGivenUp(present)
         total = np.zeros(point.count, np.uint32)
         for row in present:
             total += point.encode(self._units[row], coefficients[:, row].tolist())
         holders = min(self._options.neighbours, len(self.clients) - 1) + 1
-        if len(self._present("unmask", present)) <= self._options.threshold * holders:
+        confirmed = self._present("confirm", present)
+        if len(self._present("unmask", confirmed)) <= self._options.threshold * holders:
             raise RoundFailed("stage unmask: too few answers; the round must be repeated")
         return point.decode(total), present
 

@@ -12,6 +12,7 @@ import torch
 from flwr.app import Context, Message, RecordDict
 from numpy.typing import NDArray
 
+from fedcraft.errors import require
 from fedcraft.flower.messages import keys
 from fedcraft.flower.messages import secure as wire
 from fedcraft.flower.messages.arrays import open_array
@@ -32,6 +33,9 @@ class SecureAnswers:
     """
 
     def __init__(self, limits: Limits | None = None, *, psk: bytes = b"") -> None:
+        fine = limits is None or isinstance(limits, Limits)
+        require(fine, "SecureAnswers.limits", "None or Limits(...)", limits)
+        require(isinstance(psk, bytes), "SecureAnswers.psk", "bytes, such as b'...'", type(psk))
         self.limits, self._psk = limits or Limits(), psk
 
     def with_equal_sums(self) -> SecureAnswers:
