@@ -91,6 +91,7 @@ class Privacy:
 def has_bounded_sensitivity(rule: Aggregator) -> bool:
     """Tell whether one clipped update moves the rule's direction by at most 2 clip / m.
 
-    With a guard it may not: one client can decide whether others are left out.
+    That is so if all clients weigh alike, which the caller sees to. With a guard it is not: one
+    client can decide whether others are left out.
     """
     return type(rule) is Average and rule.length == "own" and rule.guard is None

@@ -318,7 +318,6 @@ class Strategy(FlowerStrategy):
         That strategy may compare replies with the model it has seen, or clip them. So clients send
         models, and there is no look-ahead.
         """
-        refuse_void_privacy(self.method)
         for name in ("secure", "privacy"):
             if getattr(self, name) is not None:
                 raise InputError(
@@ -335,6 +334,7 @@ class Strategy(FlowerStrategy):
         if self.settings.look_ahead:
             log(INFO, "Another strategy runs the rounds: clients start without look-ahead")
         self._wrapped = True
+        refuse_void_privacy(self.method, self.weighted_by_key)
         return self._open(arrays, self.settings.but(look_ahead=0.0), None)
 
     def _aggregated(self, replies: Sequence[AcceptedReply], how: MetricsFn) -> MetricRecord | None:
