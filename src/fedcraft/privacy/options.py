@@ -44,13 +44,11 @@ class Privacy:
         require(self.mode in modes, "privacy.mode", f"one of {', '.join(modes)}", self.mode)
         for name in ("clip", "noise"):
             value = getattr(self, name)
-            fine = isinstance(value, int | float) and 0 < value < 1e6
-            require(fine, f"privacy.{name}", "a number above 0", value)
+            fine = _is_number(value) and 0 < value < 1e6
+            require(fine, f"privacy.{name}", "a number above 0 and below 1e6", value)
         fine = isinstance(self.delta, float) and 0 < self.delta < 1
         require(fine, "privacy.delta", "a number above 0 and below 1", self.delta)
-        limited = self.epsilon is None or (
-            isinstance(self.epsilon, int | float) and self.epsilon > 0
-        )
+        limited = self.epsilon is None or (_is_number(self.epsilon) and self.epsilon > 0)
         require(limited, "privacy.epsilon", "a number above 0", self.epsilon)
 
     @classmethod
@@ -95,3 +93,7 @@ def has_bounded_sensitivity(rule: Aggregator) -> bool:
     client can decide whether others are left out.
     """
     return type(rule) is Average and rule.length == "own" and rule.guard is None
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+

@@ -56,6 +56,7 @@ class GridExchange:
                 answer = wire.answer_of(reply.content)
             except InputError as error:
                 log(WARNING, "stage %s: node %d: %s", stage, node, error)
+                self._messenger.objections[node] = f"stage {stage}: {error}"
             else:
                 yield node, answer
         if stream.missing:

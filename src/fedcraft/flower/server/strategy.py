@@ -146,6 +146,9 @@ class Strategy(FlowerStrategy):
         self.min_clients, self.attempts = min_clients, attempts
         self.max_update_norm, self.reply, self.one_thread = max_update_norm, reply, one_thread
         self.settings = settings_of(self.method, max(min_train_nodes, 1), training)
+        for name, given, kind in (("secure", secure, Secure), ("privacy", privacy, Privacy)):
+            expected = f"a fedcraft.{name}.{kind.__name__}(...) or None"
+            require(given is None or isinstance(given, kind), name, expected, given)
         self.secure = secure if secure is not None and secure.enabled else None
         self.privacy = privacy
         _check(self)
