@@ -62,6 +62,14 @@ class Privacy:
                 raise InputError(f"privacy.{key}: expected a value, found none; all modes need it")
         return cls(**table)
 
+    def check_secure(self, secure: object | None) -> None:
+        """Raise ``ConfigError`` if this mode cannot run with secure rounds, and they are wanted."""
+        if self.mode == "central" and secure is not None:
+            raise ConfigError(
+                "privacy.mode: with central noise the server clips every update, and with secure "
+                'it sees none. Leave out secure, or set the mode to "distributed".'
+            )
+
     def check(self, rule: Aggregator, *, sums_only: bool) -> None:
         """Raise ``ConfigError`` if this mode does not protect clients with a rule."""
         name = type(rule).__name__
@@ -86,6 +94,10 @@ class Privacy:
             )
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def has_bounded_sensitivity(rule: Aggregator) -> bool:
     """Tell whether one clipped update moves the rule's direction by at most 2 clip / m.
 
@@ -93,7 +105,3 @@ def has_bounded_sensitivity(rule: Aggregator) -> bool:
     client can decide whether others are left out.
     """
     return type(rule) is Average and rule.length == "own" and rule.guard is None
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-

@@ -9,14 +9,12 @@ from typing import Any
 
 from torch import Tensor
 
-from fedcraft.aggregators import Aggregator
 from fedcraft.engine.private import PrivateRounds
-from fedcraft.errors import ConfigError, InputError
+from fedcraft.errors import InputError
 from fedcraft.flower.messages import keys
 from fedcraft.flower.server.clients import KnownClients
 from fedcraft.flower.server.replies import within
 from fedcraft.methods import Method
-from fedcraft.privacy import Privacy
 from fedcraft.privacy.mechanism import client_noise, clipped
 from fedcraft.privacy.options import has_bounded_sensitivity
 from fedcraft.server_optimizers.sgd import Sgd
@@ -31,16 +29,6 @@ class FederatedPrivacy(PrivateRounds):
     Every client that is asked counts, before it is asked and whether it answers or not. There is no
     amplification by sampling: clients know the seed of the draw, and who is online is not random.
     """
-
-    def __init__(
-        self, privacy: Privacy, rule: Aggregator, secure: Secure | None, least: int
-    ) -> None:
-        super().__init__(privacy, rule, None, secure, least)
-        if privacy.mode == "central" and secure is not None:
-            raise ConfigError(
-                "privacy.mode: with central noise the server clips every update, and with secure "
-                'it sees none. Leave out secure, or set the mode to "distributed".'
-            )
 
     def ask(self, nodes: Sequence[int], clients: KnownClients) -> None:
         """Enter a round into the account before its messages are sent, or refuse to start it."""

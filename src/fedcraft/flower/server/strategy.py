@@ -334,10 +334,10 @@ class Strategy(FlowerStrategy):
                     f"{name}: only start() of this strategy can use {given[name]}, but another "
                     f"strategy runs the rounds; leave out {name}, or start this strategy itself"
                 )
+        refuse_void_privacy(self.method, self.weighted_by_key)
         if self.settings.look_ahead:
             log(INFO, "Another strategy runs the rounds: clients start without look-ahead")
         self._wrapped = True
-        refuse_void_privacy(self.method, self.weighted_by_key)
         return self._open(arrays, self.settings.but(look_ahead=0.0), None)
 
     def _aggregated(self, replies: Sequence[AcceptedReply], how: MetricsFn) -> MetricRecord | None:
