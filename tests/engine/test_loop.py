@@ -10,7 +10,7 @@ from torch import nn
 from fedcraft.data import Federation, Ragged, from_arrays
 from fedcraft.engine import Callback, Settings, TooFewClients, run
 from fedcraft.engine.sampling import SampledClients, draw_clients
-from fedcraft.errors import ConfigError, DataError
+from fedcraft.errors import ConfigError, DataError, InputError
 from fedcraft.methods import method
 
 
@@ -209,3 +209,29 @@ def test_time_and_memory_are_in_every_record(federation, model, settings):
         assert row["peak_memory_mb"] > 50
     assert rows[2]["seconds"]["evaluate"] > 0
     assert rows[1]["seconds"]["evaluate"] == 0
+
+
+@pytest.mark.parametrize("stage", ["keys", "sum"])
+def test_clients_lost_in_a_secure_round_are_not_in_it(stage, federation, model, settings):
+    """They are listed as dropped, leave no state behind, and count as missing."""
+    lossy = {"enabled": True, "dropouts": {stage: 0.4}, "attempts": 20}
+    choice = settings(rounds=1, clients_per_round=6, evaluate_every=0, secure=lossy)
+    done = run(method("craft"), federation, model, choice)
+    (row,) = done.metrics
+    lost = row["secure"]["lost"]
+    assert 0 < len(lost) < 6
+    assert row["dropped"] == sorted(lost)
+    assert len(row["clients"]) == 6 - len(lost)
+    assert not set(lost) & set(row["clients"])
+    left = len(row["clients"])
+    with pytest.raises(TooFewClients, match=rf"round 1: {left} client\(s\) left of 6"):
+        run(method("craft"), federation, model, choice.but(min_clients=left + 1))
+
+
+def test_a_rule_that_needs_rows_is_refused_in_secure_rounds_before_anything_is_written(
+    federation, model, settings, tmp_path
+):
+    median = method("fedavg").overridden(aggregator="coordinate_median")
+    with pytest.raises(InputError, match="reads single updates"):
+        run(median, federation, model, settings(secure={"enabled": True}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -169,7 +169,10 @@ def test_distributed_noise_takes_part_in_rounds_of_sums_only(caplog):
     app = small.app("fedavg", privacy=DISTRIBUTED, secure=mine)
     curious = small.strategy("fedavg", secure=Secure(sketch=64, most_share=1.0), attempts=1)
     grid = Replies(app)
-    with pytest.raises(ClientError), caplog.at_level("WARNING", logger="flwr"):
+    reason = (
+        r"missing \[\], .*4 refused the secure round, node \d+ because: stage keys: .*sums only"
+    )
+    with caplog.at_level("WARNING", logger="flwr"), pytest.raises(ClientError, match=reason):
         curious.start(grid, small.arrays(), 1, timeout=0.3)
     assert caplog.text.count("takes part in rounds of sums only") == small.CLIENTS
     assert not grid.kept  # nobody was trained
@@ -187,6 +190,32 @@ def test_central_noise_is_added_to_the_mean_of_clipped_updates():
         steps.append(small.theta(chosen) - start.detach())
     deviation = 2 * CENTRAL.clip * CENTRAL.noise / small.CLIENTS
     assert float((steps[0] - steps[1]).std()) == pytest.approx(2**0.5 * deviation, rel=0.15)
+
+
+def test_central_rounds_are_clipped_and_claimed_sizes_do_not_count():
+    fixed = Privacy(mode="central", clip=1e-3, noise=1e-6)
+    start = torch.cat([p.detach().reshape(-1) for p in small.model().parameters()])
+
+    def claim(reply: Any) -> Any:
+        reply.content["metrics"]["num-examples"] = 10**9
+        return reply
+
+    steps = []
+    for fault in (None, small.corrupting(1, claim)):
+        grid = InProcessGrid(small.app("fedavg"), small.CLIENTS, fault=fault)
+        _, _, chosen = private_run("fedavg", rounds=1, grid=grid, privacy=fixed)
+        steps.append(small.theta(chosen) - start)
+        assert chosen.certificate is None  # it would be about updates without noise
+    assert 0 < float(steps[0].norm()) < 1.001e-3
+    assert float((steps[0] - steps[1]).norm()) < 1e-5
+
+
+def test_updates_are_clipped_before_they_leave():
+    fixed = Privacy(mode="local", clip=1e-3, noise=1e-6)
+    grid = Replies(small.app("fedavg", privacy=fixed))
+    private_run("fedavg", rounds=1, grid=grid, privacy=fixed)
+    rows = [open_array(content["update"]["row"]) for content in grid.kept]
+    assert [float(np.linalg.norm(row)) for row in rows] == pytest.approx([1e-3] * 4, rel=1e-3)
 
 
 def test_distributed_noise_adds_up_in_a_secure_sum():
@@ -221,6 +250,50 @@ def test_clients_refuse_what_would_not_protect_them():
         small.app(privacy=CENTRAL)
     with pytest.raises(InputError, match="secure sum only"):
         small.app(privacy=DISTRIBUTED)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "expected"),
+    [
+        (small.strategy, {"secure": True}, r"Secure\(...\)"),
+        (small.strategy, {"secure": {"sketch": 64}}, r"Secure\(...\)"),
+        (small.strategy, {"privacy": {"mode": "local"}}, r"Privacy\(...\)"),
+        (small.app, {"secure": Secure()}, r"SecureAnswers\(\),"),
+        (small.app, {"privacy": {"mode": "local"}}, r"Privacy\(...\)"),
+    ],
+)
+def test_options_of_another_kind_are_refused_by_name(make, options, expected):
+    (name,) = options
+    with pytest.raises(InputError, match=rf"^{name}: expected a .*{expected} or None, found"):
+        make(**options)
+
+
+def wrapped(*, fault: Any = None, **options: Any) -> torch.Tensor:
+    """Run a round of fedavg inside a strategy of Flower that clips and adds next to no noise."""
+    ours = small.strategy("fedavg", reply="model", **options)
+    wrapper = DifferentialPrivacyServerSideFixedClipping(ours, 1e-6, 0.01, small.CLIENTS)
+    grid = InProcessGrid(small.app("fedavg"), small.CLIENTS, fault=fault)
+    return small.vector_of(wrapper.start(grid, small.arrays(), 1, timeout=0.3).arrays)
+
+
+def test_inside_flowers_wrapper_all_clients_weigh_alike():
+    """Its noise is for a mean; one client that claims many examples would move more."""
+
+    def claim(reply: Any) -> Any:
+        reply.content["metrics"]["num-examples"] = 10**9
+        return reply
+
+    plain = wrapped(weighted_by_key=None)
+    bold = wrapped(weighted_by_key=None, fault=small.corrupting(1, claim))
+    assert torch.allclose(plain, bold, atol=1e-6)
+    with pytest.raises(InputError, match=r"found 'num-examples': .* weighted_by_key=None"):
+        wrapped()
+
+
+@pytest.mark.parametrize("options", [{"server": "adam"}, {"server_lr": 2.0}])
+def test_inside_flowers_wrapper_the_step_is_the_mean(options):
+    with pytest.raises(InputError, match=r'server: expected sgd .*server="sgd" and server_lr=1'):
+        wrapped(weighted_by_key=None, **options)
 
 
 def test_no_other_strategy_may_run_private_rounds(tmp_path: Path):

@@ -16,8 +16,17 @@ from scipy.special import comb, logsumexp
 from scipy.stats import kstest, norm
 
 import fedcraft
+from fedcraft import engine
 from fedcraft.aggregators import aggregator
+from fedcraft.config.settings import Settings
+from fedcraft.data import federate, load
+from fedcraft.engine.client_manager import CohortUpdates
+from fedcraft.engine.executors.job import REPORT
+from fedcraft.engine.sampling import SampledClients, draw_clients
+from fedcraft.engine.server import Server
 from fedcraft.errors import ConfigError, FedcraftError, InputError, StateError
+from fedcraft.methods import method
+from fedcraft.models import build
 from fedcraft.privacy import Accountant, Privacy, mechanism, noise_for
 from fedcraft.privacy.accounting import gaussian_epsilon, sampled_epsilon
 from fedcraft.privacy.mechanism import (
@@ -27,14 +36,20 @@ from fedcraft.privacy.mechanism import (
     server_noise,
     unpredictable,
 )
-from fedcraft.report.sections import run_list
+from fedcraft.report.sections.about import run_list
 from fedcraft.runs.select import group
+from fedcraft.server_optimizers import server_optimizer
+from fedcraft.updates import as_layout
 
 DELTA = 1e-5
 SMALL: dict[str, Any] = {
     "dataset": "digits", "clients": 12, "clients_per_round": 4, "samples": 400, "rounds": 4,
     "model_options": {"hidden": [8]}, "executor": "serial", "evaluate_every": 2, "seed": 5,
 }  # fmt: skip
+
+
+def privacy_table(mode: str) -> dict[str, Any]:
+    return {"mode": mode, "clip": 1.0, "noise": 2.0}
 
 
 def privacy(mode: Any = "local", **options: Any) -> Privacy:
@@ -222,6 +237,9 @@ def test_other_unsound_combinations_are_refused():
     for wrong in ({"noise": 0.0}, {"clip": -1.0}, {"delta": 2.0}, {"mode": "global"}):
         with pytest.raises(InputError, match=f"privacy.{next(iter(wrong))}: expected"):
             privacy(**wrong)
+    for name in ("clip", "noise", "epsilon"):
+        with pytest.raises(InputError, match=rf"privacy.{name}: expected a number .*, found True"):
+            privacy(**{name: True})
     with pytest.raises(FedcraftError, match="unknown key 'nose'"):
         Privacy.from_table({"mode": "local", "clip": 1.0, "nose": 1.0})
     with pytest.raises(FedcraftError, match=r"privacy\.noise: expected a value, found none"):
@@ -241,6 +259,106 @@ def test_an_account_follows_the_client_with_the_most_rounds_and_survives_a_resum
     assert again.epsilon() == account.epsilon()
     with pytest.raises(StateError, match="no account of the budget"):
         again.load_state_dict(None)
+
+
+def test_an_account_of_rounds_that_were_drawn_in_another_way_claims_no_amplification():
+    account = Accountant(privacy("central"), None)
+    account.add([1, 2])
+    resumed = Accountant(privacy("central"), 100)
+    resumed.load_state_dict(json.loads(json.dumps(account.state_dict())))
+    assert resumed.epsilon() == gaussian_epsilon(2.0, 1, DELTA)
+
+
+def test_only_the_uniform_draw_is_known_to_amplify():
+    """With the same four clients in every round, sampling hides nobody."""
+    federation = federate(load("digits"), "dirichlet", clients=20, alpha=0.5, seed=7)
+    model = build("mlp", input_shape=(64,), classes=10, hidden=(8,), seed=3)
+    central = {"mode": "central", "clip": 1.0, "noise": 2.0}
+    options = {"clients_per_round": 4, "executor": "serial", "evaluate_every": 0}
+    settings = Settings(rounds=2, **options, privacy=central)
+
+    def same(settings: Settings, clients: int, index: int) -> SampledClients:
+        return SampledClients(np.arange(4), np.arange(0))
+
+    expected = gaussian_epsilon(2.0, 2, DELTA), sampled_epsilon(2.0, 2, 4, 20, DELTA)
+    assert expected[0] > expected[1]
+    for sampler, epsilon in zip((same, draw_clients), expected, strict=True):
+        done = engine.run(method("fedavg"), federation, model, settings, sampler=sampler)
+        assert done.metrics[-1]["privacy"]["epsilon"] == pytest.approx(epsilon)
+
+
+def test_central_noise_is_refused_with_secure_rounds_before_anything_is_written(tmp_path):
+    given = {"privacy": privacy_table("central"), "secure": {"enabled": True}}
+    with pytest.raises(ConfigError, match=r"privacy\.mode: .*Leave out secure"):
+        fedcraft.run(SMALL, method="fedavg", **given, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_options_of_secure_rounds_without_secure_rounds_are_refused():
+    with pytest.raises(ConfigError, match=r"secure: .*Add secure\.enabled=true, or remove"):
+        Settings(secure={"sketch": 64})
+    assert Settings(secure={"sketch": 64, "enabled": False}).secure["sketch"] == 64
+
+
+def test_nothing_about_single_updates_is_written_under_central_privacy(tmp_path):
+    """Their products carry no noise, and are about a step that was not taken."""
+    lines = {}
+    for mode in ("local", "central"):
+        given = {**SMALL, "rounds": 1, "diagnostics_every": 1, "privacy": privacy_table(mode)}
+        done = fedcraft.run(given, method="fedavg", out=tmp_path / mode)
+        tables = (done.directory / f"{name}.csv" for name in ("conflicts", "cosines", "cohorts"))
+        lines[mode] = [len(table.read_text().splitlines()) > 1 for table in tables]
+        assert (_rows(done)[0]["conflicts"] is None) == (mode == "central")
+    assert lines == {"local": [True] * 3, "central": [False] * 3}
+
+
+@pytest.mark.parametrize("mode", ["local", "central"])
+def test_updates_of_a_simulation_are_clipped(mode, tmp_path):
+    table = {"mode": mode, "clip": 1e-3, "noise": 1e-6}  # nothing but the clip
+    given = {**SMALL, "rounds": 1, "privacy": table}
+    done = fedcraft.run(given, method="fedavg", out=tmp_path / "run")
+    assert 0 < _rows(done)[0]["update_norm"] < 1.001e-3
+
+
+def test_an_update_is_clipped_before_it_leaves_a_client():
+    update = torch.full((100,), 5.0)
+    found = privatised(update, privacy("local", noise=1e-6), 1)
+    assert float(found.norm()) == pytest.approx(1, rel=1e-4)
+
+
+def private_server(rule: Any, dimension: int, **options: Any) -> Server:
+    table = {"mode": "central", "clip": 1.0, "noise": 1e-6, **options}
+    settings, layout = Settings(clients_per_round=3, privacy=table), as_layout(None, dimension)
+    return Server(rule, server_optimizer("sgd"), torch.zeros(dimension), layout, settings)
+
+
+def moved(server: Server, updates: torch.Tensor, samples: Any, index: int = 0) -> torch.Tensor:
+    """Return the step of a round with these updates."""
+    count, before = len(updates), server.theta
+    report = np.ones((count, len(REPORT)))
+    report[:, REPORT.index("samples")] = samples
+    nothing: list[None] = [None] * count
+    trained = CohortUpdates(np.arange(count), updates, report, nothing, nothing, False)
+    server.step(trained, index, 0.1, lambda theta, clients: [])
+    return before - server.theta
+
+
+def test_clients_weigh_alike_whatever_their_number_of_samples():
+    server = private_server(aggregator("average"), 2)
+    assert moved(server, torch.eye(2), [1, 10**9]).tolist() == pytest.approx([0.5, 0.5], abs=1e-3)
+
+
+def test_the_servers_noise_is_new_in_every_round():
+    server = private_server(aggregator("average"), 50, noise=1.0)
+    first, second = (moved(server, torch.zeros(3, 50), 1, index) for index in (0, 1))
+    assert abs(float(torch.corrcoef(torch.stack([first, second]))[0, 1])) < 0.6
+
+
+def test_central_noise_is_for_the_clients_that_are_in_the_mean():
+    updates = torch.zeros(3, 20_000)
+    updates[1] = torch.nan
+    server = private_server(aggregator("average", nonfinite="drop"), 20_000, noise=1.0)
+    assert float(moved(server, updates, 1).std()) == pytest.approx(2 / 2, rel=0.03)
 
 
 def test_a_run_reports_its_budget_and_stops_before_it_is_exceeded(tmp_path):

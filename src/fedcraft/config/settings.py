@@ -24,7 +24,7 @@ from pydantic import (
 from fedcraft.config.clock import check_clock
 from fedcraft.config.messages import config_error
 from fedcraft.config.objects import Objects, plain
-from fedcraft.errors import FedcraftError
+from fedcraft.errors import FedcraftError, InputError
 from fedcraft.privacy import Privacy
 from fedcraft.secure import Secure
 from fedcraft.updates import BufferPolicy, Grouping
@@ -198,8 +198,7 @@ class Settings(BaseModel):
     def check(self, *, names: bool) -> None:
         """Raise ValueError if keys contradict each other; ``names``: also if a name is unknown."""
         at_most(self, "min_clients", "clients_per_round")
-        checked_options(Secure.from_table, self.secure)
-        checked_options(Privacy.from_table, self.privacy)
+        checked_options(_check_protection, self)
         checked_options(check_clock, self)
 
     def given(self) -> dict[str, Any]:
@@ -254,6 +253,19 @@ def checked_options(read: Callable[[Any], Any], given: Mapping[str, Any] | BaseM
         read(given)
     except FedcraftError as error:
         raise ValueError(str(error)) from None
+
+
+def _check_protection(settings: Settings) -> None:
+    """Raise an error if the keys of secure or privacy are wrong, or do not go together."""
+    secure, privacy = Secure.from_table(settings.secure), Privacy.from_table(settings.privacy)
+    if settings.secure and "enabled" not in settings.secure:
+        names = ", ".join(f"secure.{key}" for key in settings.secure)
+        raise InputError(
+            f"secure: expected secure.enabled beside {names}, found none, and then updates are "
+            f"sent in the clear. Add secure.enabled=true, or remove {names}."
+        )
+    if privacy is not None:
+        privacy.check_secure(secure)
 
 
 def changes_result(key: str, value: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -83,14 +83,18 @@ class CohortUpdates:
         report[:, REPORT.index("samples")] = [shares[client] for client in kept.clients.tolist()]
         return replace(kept, report=report)
 
+    def without(self, lost: Collection[ClientId]) -> CohortUpdates:
+        """Return the clients that are not among ``lost``."""
+        return self.select(np.array([client not in lost for client in self.clients.tolist()], bool))
+
     def select(self, mask: NDArray[np.bool_]) -> CohortUpdates:
-        """Return the clients under the mask."""
+        """Return the clients under the mask; the updates of a secure round are not here."""
         if mask.all():
             return self
         rows = np.flatnonzero(mask)
         return CohortUpdates(
             self.clients[mask],
-            self.updates[torch.from_numpy(rows)],
+            self.updates[torch.from_numpy(rows)] if len(self.updates) else self.updates,
             self.report[mask],
             [self.states[row] for row in rows],
             [self.buffers[row] for row in rows],

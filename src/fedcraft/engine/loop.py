@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -21,19 +21,18 @@ from fedcraft.engine.interrupt import Halt
 from fedcraft.engine.participation import Participation, Reports
 from fedcraft.engine.private import BudgetSpent
 from fedcraft.engine.profiling import PeakMemory, PhaseTimer
-from fedcraft.engine.server import Server, ServerStep
+from fedcraft.engine.sampling import draw_clients
+from fedcraft.engine.server import Server, ServerStep, require_clients
+from fedcraft.engine.server import TooFewClients as TooFewClients
 from fedcraft.engine.stopping import Stopping
-from fedcraft.errors import FedcraftError, NonFiniteError
+from fedcraft.errors import NonFiniteError
 from fedcraft.local.store import ClientStates
 from fedcraft.metrics.scores import Scores, summary
 from fedcraft.runs.writer import NullWriter
+from fedcraft.updates import ClientId, client_order
 
 _HELD_OUT = ("test", "validation")
 _START: Mapping[str, Any] = {"round": 0, "clients": [], "dropped": []}
-
-
-class TooFewClients(FedcraftError, RuntimeError):
-    """Fewer clients than ``min_clients`` are left in a round."""
 
 
 @dataclass(eq=False)
@@ -55,6 +54,14 @@ class Loop:
         self.stopping = Stopping(self.settings)
         self.round, self.reason, self.diverged = 0, "", False
         self._meter, self._gauge = PhaseTimer(), PeakMemory()
+        private, population = self.server.private, self.server.population
+        if private is not None and population is not None and self._draws_uniformly():
+            private.claim_sampling(population)
+
+    def _draws_uniformly(self) -> bool:
+        """Tell whether cohorts are known to be uniform draws: not those of a sampler of yours."""
+        found = self.participation
+        return type(found) is Participation and found._sampler is draw_clients
 
     def run(self) -> str:
         """Train to the last round or a stop condition; return ``finished`` or ``stopped``.
@@ -117,6 +124,7 @@ class Loop:
         try:
             reports = self._collect(lr)
             step = self._aggregate(reports.trained, lr)
+            reports = _without(reports, step.lost)
         except BudgetSpent as error:
             self._stop_short(str(error))
             return
@@ -171,11 +179,7 @@ class Loop:
         return trained
 
     def _require_clients(self, found: int) -> None:
-        if found < self.settings.min_clients:
-            raise TooFewClients(
-                f"round {self.round + 1}: {found} client(s) left of "
-                f"{self.settings.clients_per_round}, and min_clients is {self.settings.min_clients}"
-            )
+        require_clients(self.settings, self.round, found)
 
     def _aggregate(self, trained: CohortUpdates, lr: float) -> ServerStep:
         def losses_at(theta: Tensor, clients: Sequence[int]) -> Sequence[float]:
@@ -185,7 +189,8 @@ class Loop:
 
         with self._meter.phase("aggregate"):
             step = self.server.step(trained, self.round, lr, losses_at)
-            for client, state in zip(trained.clients.tolist(), trained.states, strict=True):
+            kept = trained.without(step.lost)  # of the others, the round leaves no trace
+            for client, state in zip(kept.clients.tolist(), kept.states, strict=True):
                 if state is not None:
                     self.states.put(client, state, self.round + 1)
         return step
@@ -242,6 +247,12 @@ class Loop:
         split_hash = self.clients.job.federation.split_hash
         state = {**self.state_dict(), "split_hash": split_hash, **self.extra}
         self.writer.save_checkpoint(state, self.states)
+
+
+def _without(reports: Reports, lost: Collection[ClientId]) -> Reports:
+    """Return the reports without clients that were lost while the server aggregated."""
+    gone: list[Any] = sorted([*reports.lost, *lost], key=client_order)
+    return replace(reports, trained=reports.trained.without(lost), lost=gone)
 
 
 def write_round(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedcraft.aggregators import Aggregator
+from fedcraft.aggregators import Aggregator, Certificate
 from fedcraft.config.settings import Settings
 from fedcraft.errors import ConfigError, FedcraftError
 from fedcraft.privacy import Accountant, Privacy
@@ -29,16 +29,16 @@ class PrivateRounds:
     """
 
     def __init__(
-        self,
-        privacy: Privacy,
-        rule: Aggregator,
-        population: int | None,
-        secure: Secure | None,
-        least: int,
+        self, privacy: Privacy, rule: Aggregator, secure: Secure | None, least: int
     ) -> None:
+        privacy.check_secure(secure)
         privacy.check(rule, sums_only=secure is not None and secure.sums_only)
         self.privacy, self.least = privacy, least
-        self.accountant = Accountant(privacy, population)
+        self.accountant = Accountant(privacy, None)
+
+    def claim_sampling(self, population: int) -> None:
+        """Count on draws that are uniform among so many clients, which nobody sees."""
+        self.accountant.population = population
 
     def leaving(self, updates: Tensor, clients: Sequence[int], index: int) -> Tensor:
         """Return the updates as they leave the clients."""
@@ -75,6 +75,14 @@ class PrivateRounds:
             return direction
         return server_noise(direction, self.privacy, clients, self.random(index))
 
+    def shown(self, certificate: Certificate | None) -> Certificate | None:
+        """Return what may be written of a certificate.
+
+        In the mode ``central`` that is nothing: its numbers are about single updates, carry no
+        noise, and are not in the account. (Elsewhere it only knows updates with noise.)
+        """
+        return None if self.privacy.mode == "central" else certificate
+
     def row(self, number: int) -> dict[str, Any]:
         """The budget after a round."""
         return {"privacy": self.accountant.row()}
@@ -83,11 +91,8 @@ class PrivateRounds:
 class SimulatedPrivacy(PrivateRounds):
     """Rounds whose noise follows from the run's seed: a simulation."""
 
-    def __init__(
-        self, privacy: Privacy, settings: Settings, rule: Aggregator, population: int | None
-    ) -> None:
-        secure = Secure.from_table(settings.secure)
-        super().__init__(privacy, rule, population, secure, settings.min_clients)
+    def __init__(self, privacy: Privacy, settings: Settings, rule: Aggregator) -> None:
+        super().__init__(privacy, rule, Secure.from_table(settings.secure), settings.min_clients)
         self._settings = settings
 
     def leaving(self, updates: Tensor, clients: Sequence[int], index: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -12,18 +13,24 @@ from torch import Tensor
 
 from fedcraft.aggregators import Aggregator, Certificate
 from fedcraft.aggregators.base import Step
+from fedcraft.aggregators.inputs import RoundInput
 from fedcraft.config.settings import Settings
 from fedcraft.engine.client_manager import CohortUpdates
 from fedcraft.engine.model_average import AverageKind, ModelAverage
 from fedcraft.engine.private import PrivateRounds, SimulatedPrivacy
-from fedcraft.errors import ConfigError, NonFiniteError
+from fedcraft.errors import ConfigError, FedcraftError, NonFiniteError
 from fedcraft.privacy import Privacy
 from fedcraft.secure import Secure
 from fedcraft.server_optimizers import ServerOptimizer
-from fedcraft.updates import Layout, RoundContext, merge_buffers
+from fedcraft.updates import ClientId, Layout, RoundContext, as_layout, merge_buffers
 
+_FEW = 4
 Remote = Callable[[Aggregator], tuple[Step, dict[str, Any]]]
 LossesAt = Callable[[Tensor, Sequence[int]], Sequence[float]]
+
+
+class TooFewClients(FedcraftError, RuntimeError):
+    """Fewer clients than ``min_clients`` are left in a round."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,7 @@ class ServerStep:
     update_norm: float
     length: float | None = None
     secure: dict[str, Any] | None = None  # what happened in a secure round
+    lost: frozenset[ClientId] = frozenset()  # clients that have trained but are not in the step
     privacy: dict[str, Any] = field(default_factory=dict)
 
     def row(self) -> dict[str, Any]:
@@ -77,10 +85,12 @@ class Server:
         self.secure = Secure.from_table(settings.secure)
         privacy = Privacy.from_table(settings.privacy)
         self.private: PrivateRounds | None = (
-            None if privacy is None else SimulatedPrivacy(privacy, settings, aggregator, population)
+            None if privacy is None else SimulatedPrivacy(privacy, settings, aggregator)
         )
         if self.secure is not None or self.private is not None:
             refuse_buffers(self.averaged)
+        if self.secure is not None:
+            refuse_rows(aggregator, self.secure)
 
     @property
     def wants_losses(self) -> bool:
@@ -141,10 +151,16 @@ class Server:
         losses_at: LossesAt,
         remote: Remote | None,
     ) -> ServerStep:
+        asked = trained.clients.tolist()
         outcome, secure = self._aggregate(trained, context, remote)
-        direction: Tensor = outcome.direction
+        direction, certificate = outcome.direction, outcome.certificate
+        lost = frozenset(secure["lost"]) if secure is not None else frozenset()
+        if certificate is not None:
+            lost |= frozenset(certificate.dropped)
+        trained = trained.without(lost)
         if self.private is not None:
             direction = self.private.released(direction, len(trained.clients), context.index)
+            certificate = self.private.shown(certificate)
         length = self._search(direction, losses_at)
         if length is not None:
             direction = direction * (length / self.optimizer.lr)
@@ -164,9 +180,9 @@ class Server:
         self._move(step, ahead, trained)
         spent = {}
         if self.private is not None:
-            self.private.count(trained.clients.tolist())
+            self.private.count(asked)
             spent = self.private.row(context.index + 1)
-        return ServerStep(outcome.certificate, norm, length, secure, spent)
+        return ServerStep(certificate, norm, length, secure, lost, spent)
 
     def _aggregate(
         self, trained: CohortUpdates, context: RoundContext, remote: Remote | None
@@ -192,8 +208,10 @@ class Server:
             index=context.index,
             model=self.start,
         )
+        left = len(trained.clients) - len(report.lost)
         if self.private is not None:
-            self.private.require_noise(len(trained.clients) - len(report.lost))
+            self.private.require_noise(left)
+        require_clients(self.settings, context.index, left)
         return step, asdict(report)
 
     def _move(self, step: Tensor, look_ahead: float, trained: CohortUpdates) -> None:
@@ -254,6 +272,33 @@ class Server:
         self.optimizer.load_state_dict(before["optimizer"])
         if self.average is not None:
             self.average.load_state_dict(before["average"])
+
+
+def require_clients(settings: Settings, index: int, found: int) -> None:
+    """Raise ``TooFewClients`` if a round has fewer clients than ``min_clients``."""
+    if found < settings.min_clients:
+        raise TooFewClients(
+            f"round {index + 1}: {found} client(s) left of {settings.clients_per_round}, and "
+            f"min_clients is {settings.min_clients}"
+        )
+
+
+def refuse_rows(rule: Aggregator, options: Secure) -> None:
+    """Raise ``InputError`` if a rule needs what secure rounds hide, as a tiny round of it shows.
+
+    Whatever else is wrong in that round, a real one shows better.
+    """
+    from fedcraft.secure.simulation import simulate_round
+
+    rows = torch.eye(_FEW) * min(1.0, options.bound or 1.0)
+    layout, ones = as_layout(None, _FEW), np.ones(_FEW)
+    given = RoundInput(ones, layout, range(_FEW), losses=ones, steps=ones, client_lr=1.0)
+    trial = replace(options, protocol="arithmetic", dropouts={})
+    try:
+        simulate_round(deepcopy(rule), rows, layout, given, trial, seed=0, index=0, model=rows[0])
+    except Exception as error:
+        if "secure: this rule" in str(error):
+            raise
 
 
 def refuse_buffers(averaged: Mapping[str, Tensor]) -> None:

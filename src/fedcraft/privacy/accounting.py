@@ -66,7 +66,8 @@ class Accountant:
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs."""
         pairs = [list(pair) for pair in self.counts.items()]
-        return {"rounds": self.rounds, "sample": self.sample, "counts": pairs}
+        counted = {"rounds": self.rounds, "sample": self.sample, "counts": pairs}
+        return {**counted, "population": self.population}
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
         """Continue an account; there must be one."""
@@ -77,6 +78,8 @@ class Accountant:
             )
         self.rounds, self.sample = int(state["rounds"]), int(state["sample"])
         self.counts = {client: int(count) for client, count in state["counts"]}
+        if state.get("population") != self.population:  # earlier rounds were drawn in another way
+            self.population = None
 
     def _epsilon(self, rounds: int, sample: int, most: int) -> float:
         if rounds == 0:

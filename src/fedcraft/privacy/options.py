@@ -44,13 +44,11 @@ class Privacy:
         require(self.mode in modes, "privacy.mode", f"one of {', '.join(modes)}", self.mode)
         for name in ("clip", "noise"):
             value = getattr(self, name)
-            fine = isinstance(value, int | float) and 0 < value < 1e6
-            require(fine, f"privacy.{name}", "a number above 0", value)
+            fine = _is_number(value) and 0 < value < 1e6
+            require(fine, f"privacy.{name}", "a number above 0 and below 1e6", value)
         fine = isinstance(self.delta, float) and 0 < self.delta < 1
         require(fine, "privacy.delta", "a number above 0 and below 1", self.delta)
-        limited = self.epsilon is None or (
-            isinstance(self.epsilon, int | float) and self.epsilon > 0
-        )
+        limited = self.epsilon is None or (_is_number(self.epsilon) and self.epsilon > 0)
         require(limited, "privacy.epsilon", "a number above 0", self.epsilon)
 
     @classmethod
@@ -63,6 +61,14 @@ class Privacy:
             if key not in table:
                 raise InputError(f"privacy.{key}: expected a value, found none; all modes need it")
         return cls(**table)
+
+    def check_secure(self, secure: object | None) -> None:
+        """Raise ``ConfigError`` if this mode cannot run with secure rounds, and they are wanted."""
+        if self.mode == "central" and secure is not None:
+            raise ConfigError(
+                "privacy.mode: with central noise the server clips every update, and with secure "
+                'it sees none. Leave out secure, or set the mode to "distributed".'
+            )
 
     def check(self, rule: Aggregator, *, sums_only: bool) -> None:
         """Raise ``ConfigError`` if this mode does not protect clients with a rule."""
@@ -88,9 +94,14 @@ class Privacy:
             )
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def has_bounded_sensitivity(rule: Aggregator) -> bool:
     """Tell whether one clipped update moves the rule's direction by at most 2 clip / m.
 
-    With a guard it may not: one client can decide whether others are left out.
+    That is so if all clients weigh alike, which the caller sees to. With a guard it is not: one
+    client can decide whether others are left out.
     """
     return type(rule) is Average and rule.length == "own" and rule.guard is None

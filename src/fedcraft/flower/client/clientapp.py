@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import ClientAppCallable, Mod
 from torch import nn
 
-from fedcraft.errors import InputError
+from fedcraft.errors import InputError, require
 from fedcraft.flower.client.request import ClientRequest, ClientSplits
 from fedcraft.flower.client.secure_mod import SecureAnswers
 from fedcraft.flower.messages import keys
@@ -65,6 +65,7 @@ def client_app(
     ``fedcraft.privacy.Privacy`` of the mode ``local`` or ``distributed``: updates are clipped, and
     leave with noise.
     """
+    _check_protection(secure, privacy)
     defaults = {keys.LR: lr, keys.EPOCHS: local_epochs, keys.BATCH: batch_size, keys.SEED: seed}
     client_of = client_id_fn or _partition_id
     # A wrong name is an error when the app is loaded.
@@ -120,6 +121,16 @@ def client_id_mod(message: Message, context: Context, call_next: ClientAppCallab
         for metrics in reply.content.metric_records.values():
             metrics.setdefault(keys.CLIENT, _partition_id(context))
     return reply
+
+
+def _check_protection(secure: object, privacy: object) -> None:
+    answers = "a fedcraft.flower.SecureAnswers, as in secure=SecureAnswers(), or None"
+    require(secure is None or isinstance(secure, SecureAnswers), "secure", answers, secure)
+    if privacy is not None:
+        from fedcraft.privacy import Privacy  # others start faster without it
+
+        fine = isinstance(privacy, Privacy)
+        require(fine, "privacy", "a fedcraft.privacy.Privacy(...) or None", privacy)
 
 
 def _noise(privacy: Privacy | None, secure: SecureAnswers | None) -> list[Mod]:

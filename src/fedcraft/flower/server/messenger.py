@@ -41,8 +41,9 @@ _LIFE = 2
 class Messenger:
     """Sends a run's messages and sorts the replies into accepted and refused.
 
-    ``asked``, ``refused`` and ``missing`` are about the last messages to train or evaluate;
-    ``seconds`` counts the time spent on replies, as opposed to waiting for them.
+    ``asked``, ``refused`` and ``missing`` are about the last messages to train or evaluate, and
+    ``objections`` say why nodes refused a stage of a secure round. ``seconds`` counts the time
+    spent on replies, as opposed to waiting for them.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Messenger:
         self._answered: set[int] = set()  # by the node, or by Flower in its place
         self._heard: set[int] = set()
         self.refused: list[RefusedReply] = []
+        self.objections: dict[int, str] = {}
         self.seconds = 0.0
         self._trials_end: float | None = None
         self._silent: set[int] = set()
@@ -86,7 +88,7 @@ class Messenger:
         self, kind: str, nodes: list[int], record: ArrayRecord, config: Mapping[str, Any]
     ) -> list[Message]:
         """Return one message per node; they share the arrays."""
-        self._stream, self.asked, self.refused = None, nodes, []
+        self._stream, self.asked, self.refused, self.objections = None, nodes, [], {}
         self._answered, self._heard = set(), set()
         self._trials_end, self._silent = None, set()
         beside = self.state.server.aggregator.sent if kind == MessageType.TRAIN else {}

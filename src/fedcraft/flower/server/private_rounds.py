@@ -9,17 +9,15 @@ from typing import Any
 
 from torch import Tensor
 
-from fedcraft.aggregators import Aggregator
 from fedcraft.engine.private import PrivateRounds
-from fedcraft.errors import ConfigError, InputError
+from fedcraft.errors import InputError
 from fedcraft.flower.messages import keys
 from fedcraft.flower.server.clients import KnownClients
 from fedcraft.flower.server.replies import within
 from fedcraft.methods import Method
-from fedcraft.privacy import Privacy
 from fedcraft.privacy.mechanism import client_noise, clipped
 from fedcraft.privacy.options import has_bounded_sensitivity
-from fedcraft.secure import Secure
+from fedcraft.server_optimizers.sgd import Sgd
 
 _ANYONE = "a client that named no number"  # in the account: it may be any of them
 _ROUNDING = 1e-9
@@ -31,16 +29,6 @@ class FederatedPrivacy(PrivateRounds):
     Every client that is asked counts, before it is asked and whether it answers or not. There is no
     amplification by sampling: clients know the seed of the draw, and who is online is not random.
     """
-
-    def __init__(
-        self, privacy: Privacy, rule: Aggregator, secure: Secure | None, least: int
-    ) -> None:
-        super().__init__(privacy, rule, None, secure, least)
-        if privacy.mode == "central" and secure is not None:
-            raise ConfigError(
-                "privacy.mode: with central noise the server clips every update, and with secure "
-                'it sees none. Leave out secure, or set the mode to "distributed".'
-            )
 
     def ask(self, nodes: Sequence[int], clients: KnownClients) -> None:
         """Enter a round into the account before its messages are sent, or refuse to start it."""
@@ -69,20 +57,35 @@ class FederatedPrivacy(PrivateRounds):
         return clipped(updates, self.privacy.clip) if self.privacy.mode == "central" else updates
 
 
-def refuse_void_privacy(method: Method) -> None:
+def refuse_void_privacy(method: Method, weight_key: str | None) -> None:
     """Raise ``InputError`` if one of Flower's differential-privacy strategies calls us in vain.
 
-    They clip updates and add noise to the aggregate that would hide one client in a mean. A rule
-    whose step one client can move further than in a mean is not private under that noise.
+    They clip updates and add noise to the new model that would hide one client in a mean with equal
+    weights. Where one client can move the model further, that noise does not make it private.
     """
     wrapper = _calling_wrapper()
-    if wrapper is None or has_bounded_sensitivity(method.build()[1]):
+    if wrapper is None:
         return
-    raise InputError(
-        f"strategy: {wrapper} adds noise that hides one client in a mean, but one client can move "
-        f"the step of {method.title} much further: this gives no privacy. Use fedavg inside it, or "
-        'set privacy=Privacy(mode="local", ...) here and on the clients, without a wrapper'
-    )
+    _, rule, optimizer = method.build()
+    if not has_bounded_sensitivity(rule):
+        raise InputError(
+            f"strategy: {wrapper} adds noise that hides one client in a mean, but one client can "
+            f"move the step of {method.title} much further: this gives no privacy. Use fedavg "
+            'inside it, or set privacy=Privacy(mode="local", ...) here and on the clients, without '
+            "a wrapper"
+        )
+    if weight_key is not None and getattr(rule, "weighting", "data") != "uniform":
+        raise InputError(
+            f"weighted_by_key: expected None inside {wrapper}, found {weight_key!r}: its noise "
+            "hides one client among equals, but a client that claims many examples moves the mean "
+            "much further. Give the strategy weighted_by_key=None"
+        )
+    if type(optimizer) is not Sgd or optimizer.lr > 1:
+        raise InputError(
+            f"server: expected sgd with server_lr of at most 1 inside {wrapper}, whose noise is "
+            f"for a mean and comes after the step, found {type(optimizer).__name__.lower()} with "
+            f'{optimizer.lr:g}. Give the strategy server="sgd" and server_lr=1.0'
+        )
 
 
 def _calling_wrapper() -> str | None:

@@ -140,10 +140,19 @@ class Rounds:
             log(WARNING, "round %d: too few good replies in attempt %d", number, attempt)
         raise ClientError(
             f"round {number}: fewer than min_clients = {self.strategy.min_clients} good replies in "
-            f"{self.strategy.attempts} attempts; missing {self.messenger.missing}, refused "
-            f"{[(r.node, r.reason) for r in refused]}. Repair the clients and start again: with a "
-            "run_dir the run continues from its last checkpoint"
+            f"{self.strategy.attempts} attempts; {self._problems(refused)}. Repair the clients and "
+            "start again: with a run_dir the run continues from its last checkpoint"
         )
+
+    def _problems(self, refused: list[RefusedReply]) -> str:
+        """Say who gave no good reply, and why; of nodes that refuse a secure round, why one did."""
+        client, objections = self.state.clients.client, self.messenger.objections
+        silent = [who for who in self.messenger.missing if who not in map(client, objections)]
+        found = f"missing {silent}, refused {[(r.node, r.reason) for r in refused]}"
+        if not objections:
+            return found
+        node, reason = min(objections.items())
+        return f"{found}; {len(objections)} refused the secure round, node {node} because: {reason}"
 
     def _continue_account(self, *, resumed: bool) -> None:
         """Continue the account of the privacy budget, which is newer than the checkpoint."""

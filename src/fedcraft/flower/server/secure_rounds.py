@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedcraft.aggregators import Aggregator
 from fedcraft.aggregators.base import Step
-from fedcraft.engine.server import refuse_buffers
+from fedcraft.engine.server import refuse_buffers, refuse_rows
 from fedcraft.errors import InputError
 from fedcraft.flower.messages import keys
 from fedcraft.flower.messages import secure as wire
@@ -56,6 +56,7 @@ class GridExchange:
                 answer = wire.answer_of(reply.content)
             except InputError as error:
                 log(WARNING, "stage %s: node %d: %s", stage, node, error)
+                self._messenger.objections[node] = f"stage {stage}: {error}"
             else:
                 yield node, answer
         if stream.missing:
@@ -92,6 +93,7 @@ class SecureRounds:
         self._options, self._grid, self._messenger = options, grid, messenger
         self._state = messenger.state
         refuse_buffers(self._state.server.averaged)
+        refuse_rows(self._state.server.aggregator, options)
 
     def train(self, number: int, messages: Sequence[Message]) -> MetricRecord | None:
         """Run a round whose training messages were not sent yet; None if it must be repeated."""

@@ -146,6 +146,9 @@ class Strategy(FlowerStrategy):
         self.min_clients, self.attempts = min_clients, attempts
         self.max_update_norm, self.reply, self.one_thread = max_update_norm, reply, one_thread
         self.settings = settings_of(self.method, max(min_train_nodes, 1), training)
+        for name, given, kind in (("secure", secure, Secure), ("privacy", privacy, Privacy)):
+            expected = f"a fedcraft.{name}.{kind.__name__}(...) or None"
+            require(given is None or isinstance(given, kind), name, expected, given)
         self.secure = secure if secure is not None and secure.enabled else None
         self.privacy = privacy
         _check(self)
@@ -318,7 +321,6 @@ class Strategy(FlowerStrategy):
         That strategy may compare replies with the model it has seen, or clip them. So clients send
         models, and there is no look-ahead.
         """
-        refuse_void_privacy(self.method)
         for name in ("secure", "privacy"):
             if getattr(self, name) is not None:
                 raise InputError(
@@ -332,6 +334,7 @@ class Strategy(FlowerStrategy):
                     f"{name}: only start() of this strategy can use {given[name]}, but another "
                     f"strategy runs the rounds; leave out {name}, or start this strategy itself"
                 )
+        refuse_void_privacy(self.method, self.weighted_by_key)
         if self.settings.look_ahead:
             log(INFO, "Another strategy runs the rounds: clients start without look-ahead")
         self._wrapped = True
