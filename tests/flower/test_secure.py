@@ -365,7 +365,9 @@ def test_flowers_central_noise_around_craft_is_refused_and_around_fedavg_is_not(
     with pytest.raises(InputError, match="this gives no privacy"):
         wrapper(strategy("craft"), 1.0, 0.1, CLIENTS).start(grid, **start)
     if side == "ServerSide":
-        wrapper(strategy("fedavg", reply="model"), 1.0, 0.1, CLIENTS).start(grid, **start)
+        wrapper(strategy("fedavg", reply="model", weighted_by_key=None), 1.0, 0.1, CLIENTS).start(
+            grid, **start
+        )
 
 
 def _plain_update(client: int) -> np.ndarray:

@@ -6,8 +6,8 @@ batches are slices of that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -44,10 +44,15 @@ class Normalisation:
         return inputs.to(torch.float32).mul_(self.gain).sub_(self.shift)
 
 
-def crop_flip(images: Tensor, draw: np.random.Generator) -> Tensor:
+def crop_flip(
+    images: Tensor,
+    draw: np.random.Generator,
+    place: Callable[[Tensor], Tensor] = lambda index: index,
+) -> Tensor:
     """Crop each image at random after padding it by 4 black pixels, then mirror half of them.
 
     ``images`` is the whole stack ``(n, c, h, w)``; the draws depend on ``draw`` and ``n`` only.
+    ``place`` moves an index to the device of the images.
     """
     count, channels, height, width = images.shape
     corners = torch.from_numpy(draw.integers(0, 2 * _PADDING + 1, (2, count, 1, 1)))
@@ -58,7 +63,7 @@ def crop_flip(images: Tensor, draw: np.random.Generator) -> Tensor:
     # index_select of whole runs: 0.5 microseconds an image, where fancy indexing takes 4.
     planes = torch.arange(count * channels).view(count, channels, 1) * (tall * wide)
     starts = planes + (corners[0] + torch.arange(height)) * wide + corners[1]
-    starts, mirrored = starts.flatten().to(images.device), mirrored.to(images.device)
+    starts, mirrored = place(starts.flatten()), place(mirrored)
     runs = padded.view(-1).unfold(0, width, 1).index_select(0, starts)
     crops = runs.view(images.shape)
     crops[mirrored] = crops[mirrored].flip(-1)
@@ -77,29 +82,34 @@ class Tensors:
     labels: Tensor
     normalise: Normalisation | None = None
     augmentation: str = "none"
+    device: torch.device | None = None  # None for the CPU
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def gather(self, rows: NDArray[np.int64] | Tensor) -> tuple[Tensor, Tensor]:
         """Return the samples ``rows`` as (float32 inputs, labels), in that order, unaugmented."""
-        index = rows if isinstance(rows, Tensor) else array_view(rows)
-        index = index.to(self.inputs.device)
+        index = self._here(rows if isinstance(rows, Tensor) else array_view(rows))
         return self._ready(self.inputs.index_select(0, index)), self.labels.index_select(0, index)
 
     def epoch(self, rows: NDArray[np.int64], draw: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Return the samples ``rows`` shuffled and augmented by ``draw``: slice it into batches."""
-        index = torch.from_numpy(draw.permutation(rows)).to(self.inputs.device)
+        index = self._here(torch.from_numpy(draw.permutation(rows)))
         inputs = self.inputs.index_select(0, index)
         if self.augmentation == "crop-flip":
-            inputs = crop_flip(inputs, draw)
+            inputs = crop_flip(inputs, draw, self._here)
         return self._ready(inputs), self.labels.index_select(0, index)
 
     def to(self, device: torch.device) -> Tensors:
         """Return all samples on a device, where batches are then gathered."""
+        if device.type == "cpu":
+            return self
         normalise = None if self.normalise is None else self.normalise.to(device)
-        inputs, labels = self.inputs.to(device), self.labels.to(device)
-        return replace(self, inputs=inputs, labels=labels, normalise=normalise)
+        samples = self.inputs.to(device), self.labels.to(device)
+        return Tensors(*samples, normalise, self.augmentation, device)
+
+    def _here(self, index: Tensor) -> Tensor:
+        return index if self.device is None else index.to(self.device)
 
     def _ready(self, inputs: Tensor) -> Tensor:
         return inputs if self.normalise is None else self.normalise(inputs)

@@ -21,7 +21,6 @@ from fedcraft.engine.interrupt import Halt
 from fedcraft.engine.participation import Participation, Reports
 from fedcraft.engine.private import BudgetSpent
 from fedcraft.engine.profiling import PeakMemory, PhaseTimer
-from fedcraft.engine.sampling import draw_clients
 from fedcraft.engine.server import Server, ServerStep, require_clients
 from fedcraft.engine.server import TooFewClients as TooFewClients
 from fedcraft.engine.stopping import Stopping
@@ -55,13 +54,8 @@ class Loop:
         self.round, self.reason, self.diverged = 0, "", False
         self._meter, self._gauge = PhaseTimer(), PeakMemory()
         private, population = self.server.private, self.server.population
-        if private is not None and population is not None and self._draws_uniformly():
+        if private is not None and population is not None and self.participation.uniform:
             private.claim_sampling(population)
-
-    def _draws_uniformly(self) -> bool:
-        """Tell whether cohorts are known to be uniform draws: not those of a sampler of yours."""
-        found = self.participation
-        return type(found) is Participation and found._sampler is draw_clients
 
     def run(self) -> str:
         """Train to the last round or a stop condition; return ``finished`` or ``stopped``.

@@ -51,6 +51,11 @@ class Participation:
         self.memory: Memory = {}
 
     @property
+    def uniform(self) -> bool:
+        """Whether every client is drawn with the same probability, as privacy accounts assume."""
+        return self._sampler is draw_clients
+
+    @property
     def at_once(self) -> int:
         """The most clients that train at the same time."""
         return self.settings.clients_per_round
@@ -73,6 +78,10 @@ class Clocked(Participation):
         self.clock, self.devices = clock, Devices.of(clock, federation, settings.seed)
         self.concurrency = clock.at_once(settings.clients_per_round)
         self.memory = {"time": 0.0}
+
+    @property
+    def uniform(self) -> bool:
+        return False  # who is there depends on the time of day
 
     def over(self) -> str | None:
         limit, time = self.clock.until, self.memory["time"]
