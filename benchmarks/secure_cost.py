@@ -96,11 +96,12 @@ class CountingExchange(LocalExchange):
             memory["units"] = rows.squeeze(0).numpy()
         if stage == "sum":
             self._try_with_all_masks(client, said)
-            self.clients[client].memory["near"] = memory["near"][:0]
+            self.clients[client]._partners = lambda members: []  # type: ignore[method-assign]
         started = time.process_time()
         reply = super().answer(stage, client, said, mine)
         self.first += (time.process_time() - started) * (client == 0 and stage != "sum")
         self.clients[client].memory.pop("units", None)
+        vars(self.clients[client]).pop("_partners", None)
         self._updates[client] = torch.empty(0)
         self.seconds += time.process_time() - entered
         return reply

@@ -169,10 +169,13 @@ class SecureClient:
         words = point.encode(self._units, mine.tolist())
         own = self._seed(1 + self._sums + index)
         point.add_mask(words, self_mask(own, self.transcript))
-        for j in self.memory["near"].tolist():
-            if j in members:
-                point.add_mask(words, self._pair_mask(index, j), 1 if me < j else -1)
+        for j in self._partners(members):
+            point.add_mask(words, self._pair_mask(index, j), 1 if me < j else -1)
         return {"masked": point.pack(words)}
+
+    def _partners(self, members: list[int]) -> list[int]:
+        """The members with whom this client shares masks."""
+        return [j for j in self.memory["near"].tolist() if j in members]
 
     def confirm(self, said: Message) -> Message:
         """Agree to the list of survivors, those whose vectors have arrived, once per sum.
