@@ -60,13 +60,17 @@ def _study_tables(name: str, results: Path) -> str:
 def _accuracy_table(rows: Sequence[AttackRow]) -> str:
     """Mean and worst tenth: a line per attack, a column per method."""
     methods = list(dict.fromkeys(row.method for row in rows if not row.share))
+    most = max(row.seeds for row in rows)
     lines = []
     for attack, cells in _by_attack(rows):
         shown = [cells.get(method) for method in methods]
-        numbers = [f"{row.mean:.3f} ({row.worst10:.3f})" if row else "" for row in shown]
-        seeds = sorted({row.seeds for row in cells.values()})
-        lines.append([*attack, "–".join(map(str, seeds)), *numbers])
-    return table(["attack", "hostile", "seeds", *(f"`{method}`" for method in methods)], lines)
+        lines.append([*attack, *("" if row is None else _accuracy(row, most) for row in shown)])
+    return table(["attack", "hostile", *(f"`{method}`" for method in methods)], lines)
+
+
+def _accuracy(row: AttackRow, seeds: int) -> str:
+    fewer = "" if row.seeds == seeds else f" [{row.seeds}]"
+    return f"{row.mean:.3f} ({row.worst10:.3f}){fewer}"
 
 
 def _left_out_table(rows: Sequence[AttackRow]) -> str:

@@ -6,8 +6,8 @@ import errno
 from collections.abc import Mapping
 from functools import cache, partial
 from numbers import Integral, Real
-from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
 class FedcraftError(Exception):
@@ -104,13 +104,13 @@ def require_types(kind: type, params: Mapping[str, Any]) -> None:
         require(not found or any(fine for _, fine in found), name, expected, value)
 
 
-def kinds_of(kind: type, name: str) -> set[Any]:
-    """Return the type of a parameter of a class or its bases, or the types of which it is one."""
+def kinds_of(kind: type, name: str) -> tuple[Any, ...]:
+    """Return the types that a parameter of a class, or of its bases, may have; none if unknown."""
     for base in kind.__mro__:
         hint = _hints(base).get(name)
         if hint is not None:
-            return {hint, *get_args(hint)}
-    return set()
+            return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return ()
 
 
 @cache

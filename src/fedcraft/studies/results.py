@@ -40,7 +40,8 @@ def collect(runs: Iterable[Run], folder: str | Path) -> Path:
 
     Runs that are stored there already are kept. Every run keeps its configuration, its status and
     its last evaluation. The best setting of each method (all its seeds) also keeps its curve, the
-    clients' final accuracies, and its conflicts; every split its label counts and names.
+    clients' final accuracies, and its conflicts; every split its label counts and names. Runs under
+    attack keep no more than the others: their table needs no more, and there are hundreds.
     """
     target = Path(folder)
     done = [run for run in runs if run.done]
@@ -49,7 +50,7 @@ def collect(runs: Iterable[Run], folder: str | Path) -> Path:
     known = Study(target).runs() if is_study(target) else []
     kept = {run.directory.name: run for run in (*known, *done)}.values()
     entries = [entry for problem in group(kept, "test") for entry in problem.entries]
-    shown = {run for entry in entries for run in entry.chosen.runs}
+    shown = {r for entry in entries for r in entry.chosen.runs if not r.values.get("attack")}
     trimmed = [
         run if isinstance(run.source, StudySource) else Run(_Trimmed(run.directory, run in shown))
         for run in kept

@@ -33,8 +33,8 @@ def distribution(problem: Problem) -> dict[str, Any] | None:
 
 def worst_named(entry: Entry) -> list[str]:
     """The owners with the least accuracy over all seeds; none where clients are not owners."""
-    owners = [(run, names) for run in entry.runs if (names := run.names("owners"))]
-    named = [pd.Series(run.accuracies()).rename(names) for run, names in owners]
+    scored = [(run.accuracies(), run.names("owners")) for run in entry.runs]
+    named = [pd.Series(found).rename(names) for found, names in scored if found and names]
     if not named:
         return []
     means = pd.concat(named).groupby(level=0).mean().nsmallest(_WORST)
