@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from benchmarks.pages.markdown import table
@@ -57,10 +58,12 @@ COST: Columns = [
 ]
 # Accuracy by budget.
 BUDGET: Columns = [
+    ("mode", lambda row: "–" if row["budget"] == "inf" else row["mode"]),
     ("epsilon", lambda row: row["budget"]),
     ("noise z", lambda row: f"{row['noise']:.2g}"),
-    ("mean accuracy", lambda row: f"{row['mean']:.3f}"),
-    ("worst 10 %", lambda row: f"{row['worst10']:.3f}"),
+    ("seeds", lambda row: row["seeds"]),
+    ("mean accuracy", lambda row: "diverged" if row["mean"] is None else f"{row['mean']:.3f}"),
+    ("worst 10 %", lambda row: "" if row["worst10"] is None else f"{row['worst10']:.3f}"),
 ]
 
 
@@ -77,13 +80,30 @@ def privacy_blocks(results: Path) -> dict[str, str]:
         "secure-limited": _shown(LIMITED, [row for row in steps if row["most_share"] < 1]),
         "secure-accuracy": _accuracy(stored("secure-accuracy")),
         "secure-cost": _shown(COST, stored("secure-cost")),
-        "privacy-cost": _shown(BUDGET, stored("privacy-cost")),
+        "privacy-cost": _shown(BUDGET, _over_seeds(stored("privacy-cost"))),
     }
 
 
 def _shown(columns: Columns, rows: Rows) -> str:
     heads = [heading for heading, _ in columns]
     return table(heads, ([show(row) for _, show in columns] for row in rows))
+
+
+def _over_seeds(measured: Rows) -> Rows:
+    """One row per mode and budget, with the means over its seeds; None if one has diverged."""
+    groups: dict[tuple[str, str], Rows] = {}
+    for row in measured:
+        groups.setdefault((row["mode"], row["budget"]), []).append(row)
+
+    def mean(rows: Rows, key: str) -> float | None:
+        values = [row[key] for row in rows if row[key] is not None]
+        return fmean(values) if len(values) == len(rows) else None
+
+    keys = ("noise", "mean", "worst10")
+    return [
+        {"mode": mode, "budget": budget, "seeds": len(rows), **{k: mean(rows, k) for k in keys}}
+        for (mode, budget), rows in groups.items()
+    ]
 
 
 def _accuracy(measured: Rows) -> str:
